@@ -1,0 +1,124 @@
+"""What can go wrong, one class a kind; every message says what, where, expected, found, and what to do.
+
+All derive from `MmaploadError`, and each also from the built-in exception that a caller who does
+not know mmapload would expect.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = [
+    "ChunkError",
+    "LayoutError",
+    "MmaploadError",
+    "SourceError",
+    "StateMismatchError",
+    "StoreNotFoundError",
+    "WorkerError",
+]
+
+
+class MmaploadError(Exception):
+    """Base of every error that mmapload raises on purpose."""
+
+
+class StoreNotFoundError(MmaploadError, FileNotFoundError):
+    """There is no finished store at this path."""
+
+
+class LayoutError(MmaploadError, ValueError):
+    """A store's metadata is not what the format allows.
+
+    Attributes
+    ----------
+    path : str
+        The store.
+    problems : tuple of str
+        Every problem found, not only the first.
+    """
+
+    def __init__(self, path: str, problems: Iterable[str]) -> None:
+        self.path = path
+        self.problems = tuple(problems)
+        listed = "".join(f"\n  - {problem}" for problem in self.problems)
+        super().__init__(f"{path} is not a store that mmapload can read:{listed}")
+
+    def __reduce__(self) -> tuple[type[LayoutError], tuple[str, tuple[str, ...]]]:
+        return type(self), (self.path, self.problems)
+
+
+class ChunkError(MmaploadError, OSError):
+    """A chunk file is missing, of the wrong size, or damaged.
+
+    Attributes
+    ----------
+    field, chunk, path : str, int, str
+        Which chunk of which field, and its file.
+    expected, found : str
+        What the store promises, and what is there.
+    """
+
+    def __init__(self, field: str, chunk: int, path: str, expected: str, found: str, advice: str = "") -> None:
+        self.field = field
+        self.chunk = chunk
+        self.path = path
+        self.expected = expected
+        self.found = found
+        self.advice = advice or "restore the file from a copy, or preprocess again"
+        super().__init__(
+            f"chunk {chunk} of field {field!r}: expected {expected}, found {found} in {path}; {self.advice}"
+        )
+
+    def __reduce__(self) -> tuple[type[ChunkError], tuple[str, int, str, str, str, str]]:
+        return type(self), (self.field, self.chunk, self.path, self.expected, self.found, self.advice)
+
+
+class SourceError(MmaploadError, ValueError):
+    """A sample of the source cannot be read, or does not fit the others.
+
+    Attributes
+    ----------
+    file : str
+        The file, or a description of the sample where there is no file.
+    member : str or None
+        The array in it, if the fault lies in one.
+    cause : str
+        What is wrong and what to do.
+    """
+
+    def __init__(self, file: str, member: str | None, cause: str) -> None:
+        self.file = file
+        self.member = member
+        self.cause = cause
+        where = file if member is None else f"{file}, member {member!r}"
+        super().__init__(f"{where}: {cause}")
+
+    def __reduce__(self) -> tuple[type[SourceError], tuple[str, str | None, str]]:
+        return type(self), (self.file, self.member, self.cause)
+
+
+class StateMismatchError(MmaploadError, ValueError):
+    """Something saved does not belong to what it is being applied to.
+
+    Attributes
+    ----------
+    saved, current : str
+        Both sides of the difference.
+    """
+
+    def __init__(self, message: str, saved: str, current: str) -> None:
+        self.message = message
+        self.saved = saved
+        self.current = current
+        super().__init__(f"{message}: saved {saved}, now {current}")
+
+    def __reduce__(self) -> tuple[type[StateMismatchError], tuple[str, str, str]]:
+        return type(self), (self.message, self.saved, self.current)
+
+
+class WorkerError(MmaploadError, RuntimeError):
+    """A worker process or thread ended without delivering its batch."""
