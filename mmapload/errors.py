@@ -62,7 +62,9 @@ class ChunkError(MmaploadError, OSError):
         What the store promises, and what is there.
     """
 
-    def __init__(self, field: str, chunk: int, path: str, expected: str, found: str, advice: str = "") -> None:
+    def __init__(
+        self, field: str, chunk: int, path: str, expected: str, found: str, advice: str = ""
+    ) -> None:
         self.field = field
         self.chunk = chunk
         self.path = path

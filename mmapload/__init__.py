@@ -1,0 +1,68 @@
+"""Load arrays for PyTorch from batch-aligned Zarr chunks, ahead of use and inside a memory budget.
+
+Importing this package imports neither torch nor zarr nor numcodecs: each comes with the first name that
+needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from mmapload.dataset import ChunkDataset
+    from mmapload.errors import (
+        ChunkError,
+        LayoutError,
+        MmaploadError,
+        SourceError,
+        StateMismatchError,
+        StoreNotFoundError,
+        WorkerError,
+    )
+    from mmapload.loader import ChunkDataLoader
+    from mmapload.preprocess import preprocess
+    from mmapload.samplers import ChunkBatchSampler, ChunkSampler
+    from mmapload.store import Store, open_store
+
+__all__ = [
+    "ChunkBatchSampler",
+    "ChunkDataLoader",
+    "ChunkDataset",
+    "ChunkError",
+    "ChunkSampler",
+    "LayoutError",
+    "MmaploadError",
+    "SourceError",
+    "StateMismatchError",
+    "Store",
+    "StoreNotFoundError",
+    "WorkerError",
+    "open_store",
+    "preprocess",
+]
+
+__version__ = "0.1.0"
+
+_HOME: Final = {
+    "ChunkBatchSampler": "samplers",
+    "ChunkDataLoader": "loader",
+    "ChunkDataset": "dataset",
+    "ChunkSampler": "samplers",
+    "Store": "store",
+    "open_store": "store",
+    "preprocess": "preprocess",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f"{__name__}.{_HOME.get(name, 'errors')}")
+    found = getattr(module, name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,314 @@
+"""How a chunk's array becomes the bytes of its file, and back: a closed table of four codecs.
+
+Every chain ends in `crc32c`: the last four bytes of a file are the CRC-32C (Castagnoli) of all bytes
+before them, little-endian. What precedes them is the array itself (`raw`) or one compressed frame.
+A codec is never looked up in an open registry, so a store cannot name code to be run.
+
+Sources: Zarr v3 codec specifications `bytes`, `crc32c`, `zstd`, `blosc`; RFC 8878 (zstd frame header);
+the c-blosc 1 header.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+from crc32c import crc32c
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = [
+    "CHECKSUM_BYTES",
+    "CODEC_NAMES",
+    "BloscCodec",
+    "Codec",
+    "RawCodec",
+    "ZstdCodec",
+    "checksum",
+    "codec_chain",
+    "codec_named",
+    "parse_chain",
+]
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+"""A one-dimensional, contiguous array of bytes."""
+
+CHECKSUM_BYTES: Final = 4
+BLOSC_MAX_BYTES: Final = 2**31 - 1 - 16
+
+
+def checksum(data: Bytes) -> bytes:
+    """Return the four bytes that end a chunk file: CRC-32C of `data`, little-endian.
+
+    Examples
+    --------
+    >>> checksum(np.frombuffer(b"123456789", np.uint8)).hex()  # check value e3069283 of the algorithm
+    '839206e3'
+    """
+    return int(crc32c(data)).to_bytes(CHECKSUM_BYTES, "little")
+
+
+class Codec(Protocol):
+    """Turns the bytes of one chunk into what its file holds before the checksum, and back."""
+
+    @property
+    def name(self) -> str:
+        """The name on the command line: raw, zstd, blosc-lz4 or blosc-zstd."""
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether the file's bytes are the array's bytes, so that it can be mapped."""
+
+    @property
+    def configuration(self) -> dict[str, Any] | None:
+        """The codec's entry in `zarr.json`, or None where the chain has none."""
+
+    def encode(self, data: Bytes) -> Bytes:
+        """Return `data` encoded; `raw` returns `data` itself. Thread-safe; releases the GIL."""
+
+    def decode(self, encoded: Bytes, out: Bytes) -> None:
+        """Decode into `out`, filling it exactly. Thread-safe; releases the GIL.
+
+        Raises
+        ------
+        ValueError
+            If `encoded` is no whole frame, or holds another number of bytes than `out`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class RawCodec:
+    """The array's own bytes."""
+
+    name: str = "raw"
+    is_raw: bool = True
+    configuration: None = None
+
+    def encode(self, data: Bytes) -> Bytes:
+        """Return `data` itself."""
+        return data
+
+    def decode(self, encoded: Bytes, out: Bytes) -> None:
+        """Copy."""
+        if encoded.nbytes != out.nbytes:
+            raise ValueError(f"expected {out.nbytes} bytes, found {encoded.nbytes}")
+        np.copyto(out, encoded)
+
+
+@dataclass(frozen=True, slots=True)
+class ZstdCodec:
+    """One Zstandard frame that states its content size."""
+
+    level: int = 3
+    checksum: bool = False
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        return "zstd"
+
+    @property
+    def is_raw(self) -> bool:
+        """A frame cannot be mapped."""
+        return False
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Entry in `zarr.json`."""
+        return {"name": "zstd", "configuration": {"level": self.level, "checksum": self.checksum}}
+
+    def encode(self, data: Bytes) -> Bytes:
+        """Compress into one frame."""
+        from numcodecs import zstd
+
+        return np.frombuffer(zstd.compress(data, self.level, self.checksum), np.uint8)
+
+    def decode(self, encoded: Bytes, out: Bytes) -> None:
+        """Decompress one frame."""
+        from numcodecs import zstd
+
+        # numcodecs leaves the rest of `out` as it was when a frame is smaller, so its size is read first.
+        _expect_size("zstd", _zstd_content_size(encoded), out)
+        try:
+            zstd.decompress(encoded, out)
+        except RuntimeError as error:
+            raise ValueError(f"a damaged zstd frame ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class BloscCodec:
+    """One Blosc 1 frame: bytes shuffled by element size, then lz4 or zstd."""
+
+    cname: str
+    typesize: int
+    clevel: int = 5
+    blocksize: int = 0
+
+    @property
+    def name(self) -> str:
+        """Name on the command line."""
+        return f"blosc-{self.cname}"
+
+    @property
+    def is_raw(self) -> bool:
+        """A frame cannot be mapped."""
+        return False
+
+    @property
+    def configuration(self) -> dict[str, Any]:
+        """Entry in `zarr.json`."""
+        settings = {
+            "typesize": self.typesize,
+            "cname": self.cname,
+            "clevel": self.clevel,
+            "shuffle": "shuffle",
+            "blocksize": self.blocksize,
+        }
+        return {"name": "blosc", "configuration": settings}
+
+    def encode(self, data: Bytes) -> Bytes:
+        """Compress into one frame."""
+        from numcodecs import blosc
+
+        if data.nbytes > BLOSC_MAX_BYTES:
+            raise ValueError(f"blosc takes at most {BLOSC_MAX_BYTES} bytes at once, not {data.nbytes}")
+        frame = blosc.compress(
+            data.view(f"V{self.typesize}"), self.cname.encode(), self.clevel, blosc.SHUFFLE, self.blocksize
+        )
+        return np.frombuffer(frame, np.uint8)
+
+    def decode(self, encoded: Bytes, out: Bytes) -> None:
+        """Decompress one frame."""
+        from numcodecs import blosc
+
+        if encoded.nbytes < 16:
+            raise ValueError(f"a blosc frame has a header of 16 bytes, found {encoded.nbytes}")
+        # Bytes 4 to 16 are the sizes of content, block and frame.
+        content, _, frame = (int(size) for size in encoded[4:16].view("<u4"))
+        _expect_size("blosc", content, out)
+        if frame != encoded.nbytes:
+            raise ValueError(f"a blosc frame of {frame} bytes in {encoded.nbytes} bytes")
+        try:
+            blosc.decompress(encoded, out)
+        except RuntimeError as error:
+            raise ValueError(f"a damaged blosc frame ({error})") from error
+
+
+def _expect_size(kind: str, found: int | None, out: Bytes) -> None:
+    if found != out.nbytes:
+        raise ValueError(f"a {kind} frame of {out.nbytes} bytes expected, found one of {found}")
+
+
+def _zstd_content_size(frame: Bytes) -> int | None:
+    """Read the content size from a zstd frame header (RFC 8878, section 3.1.1.1); None if it has none."""
+    header = frame[:18].tobytes()
+    if header[:4] != b"\x28\xb5\x2f\xfd" or len(header) < 6:
+        raise ValueError("no zstd frame")
+    descriptor = header[4]
+    single_segment = descriptor >> 5 & 1
+    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
+    if width == 0 or start + width > len(header):
+        return None
+    return int.from_bytes(header[start : start + width], "little") + (256 if width == 2 else 0)
+
+
+CODEC_NAMES: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")
+
+
+def codec_named(name: str, itemsize: int) -> Codec:
+    """Return the codec of this name with its default settings, for elements of `itemsize` bytes.
+
+    Raises
+    ------
+    ValueError
+        If there is none of this name.
+
+    Examples
+    --------
+    >>> codec_named("blosc-lz4", itemsize=4)
+    BloscCodec(cname='lz4', typesize=4, clevel=5, blocksize=0)
+    """
+    if name == "raw":
+        return RawCodec()
+    if name == "zstd":
+        return ZstdCodec()
+    if name in CODEC_NAMES:
+        return BloscCodec(name.removeprefix("blosc-"), itemsize)
+    raise ValueError(f"there is no codec {name!r}; choose one of {', '.join(CODEC_NAMES)}")
+
+
+def codec_chain(codec: Codec, itemsize: int) -> list[dict[str, Any]]:
+    """Return the list under `codecs` in `zarr.json`.
+
+    Examples
+    --------
+    >>> codec_chain(RawCodec(), itemsize=4)
+    [{'name': 'bytes', 'configuration': {'endian': 'little'}}, {'name': 'crc32c'}]
+    """
+    first: dict[str, Any] = {"name": "bytes"}
+    if itemsize > 1:
+        first["configuration"] = {"endian": "little"}
+    compressor = codec.configuration
+    return [first, *([compressor] if compressor else []), {"name": "crc32c"}]
+
+
+def parse_chain(chain: object, itemsize: int) -> Codec:
+    """Read the list under `codecs` in `zarr.json`; the inverse of `codec_chain`.
+
+    Raises
+    ------
+    ValueError
+        Saying what is not as the format wants it.
+    """
+    if not isinstance(chain, list) or not all(isinstance(entry, dict) for entry in chain):
+        raise ValueError("codecs must be a list of objects")
+    names = [entry.get("name") for entry in chain]
+    if len(chain) not in {2, 3} or names[0] != "bytes" or names[-1] != "crc32c":
+        raise ValueError(f"codecs must be bytes, at most one of zstd and blosc, and crc32c; found {names}")
+    endian = _settings(chain[0]).get("endian", "little" if itemsize == 1 else None)
+    if endian != "little":
+        raise ValueError(f"only little-endian bytes are supported, found {endian!r}")
+    if len(chain) == 2:
+        return RawCodec()
+    parse = _PARSERS.get(str(names[1]))
+    if parse is None:
+        raise ValueError(f"the codec {names[1]!r} is none of this format's: zstd, blosc")
+    return parse(_settings(chain[1]))
+
+
+def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
+    settings = entry.get("configuration", {})
+    if not isinstance(settings, dict):
+        raise ValueError(f"the configuration of {entry.get('name')!r} must be an object")  # noqa: TRY004 - one kind of error for all bad metadata
+    return settings
+
+
+def _parse_zstd(settings: Mapping[str, Any]) -> Codec:
+    level, with_checksum = settings.get("level"), settings.get("checksum", False)
+    if not _is_int(level) or not isinstance(with_checksum, bool):
+        raise ValueError(f"zstd needs an integer level and a boolean checksum, found {dict(settings)}")
+    return ZstdCodec(level, with_checksum)
+
+
+def _parse_blosc(settings: Mapping[str, Any]) -> Codec:
+    cname, shuffle = str(settings.get("cname")), settings.get("shuffle")
+    if cname not in {"lz4", "zstd"} or shuffle != "shuffle":
+        raise ValueError(f"blosc needs lz4 or zstd, and shuffle; found {cname!r} and {shuffle!r}")
+    typesize, clevel, blocksize = (settings.get(key) for key in ("typesize", "clevel", "blocksize"))
+    if not (_is_int(typesize) and _is_int(clevel) and _is_int(blocksize)) or typesize < 1:
+        raise ValueError(f"blosc needs typesize, clevel and blocksize as integers, found {dict(settings)}")
+    return BloscCodec(cname, typesize, clevel, blocksize)
+
+
+_PARSERS: Final[dict[str, Callable[[Mapping[str, Any]], Codec]]] = {
+    "zstd": _parse_zstd,
+    "blosc": _parse_blosc,
+}
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)

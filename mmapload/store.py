@@ -1,0 +1,362 @@
+"""Open a store: read its metadata, say where each chunk's bytes lie, and check them.
+
+Only numpy and the standard library are needed; nothing is mapped and no chunk is opened before it is
+asked for, so a store opens in the same time whatever its size.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import stat
+import sys
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from mmapload.codecs import CHECKSUM_BYTES, Bytes, RawCodec, checksum
+from mmapload.errors import ChunkError, LayoutError, MmaploadError, StoreNotFoundError
+from mmapload.layout import (
+    MAX_DOCUMENT_BYTES,
+    RESERVED_GROUP,
+    FieldLayout,
+    StoreLayout,
+    parse_document,
+    parse_field,
+    parse_root,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+__all__ = [
+    "NAME_ARRAYS",
+    "Store",
+    "StrPath",
+    "expect_checksum",
+    "open_chunk_file",
+    "open_store",
+    "read_chunk_file",
+]
+
+StrPath: TypeAlias = "str | os.PathLike[str]"
+METADATA: Final = "zarr.json"
+NAME_ARRAYS: Final = {
+    "names": FieldLayout("names", np.dtype("u1"), (), 2**20, RawCodec()),
+    "ends": FieldLayout("ends", np.dtype("<i8"), (), 2**17, RawCodec()),
+}
+"""The reserved arrays: all names' UTF-8 bytes in one, and where each sample's name ends in the other."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Store:
+    """An open store: its path and its layout. Holds no descriptor and pickles small.
+
+    Attributes
+    ----------
+    path : str
+        Absolute path of the store's folder.
+    layout : StoreLayout
+        Fields, dtypes, shapes and chunk arithmetic.
+    """
+
+    path: str
+    layout: StoreLayout
+
+    def __len__(self) -> int:
+        return self.layout.samples
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Names of the fields, in the order in which they were written."""
+        return tuple(each.name for each in self.layout.fields)
+
+    def field(self, name: str) -> FieldLayout:
+        """Return the layout of one field.
+
+        Raises
+        ------
+        KeyError
+            Naming the fields there are.
+        """
+        for each in self.layout.fields:
+            if each.name == name:
+                return each
+        raise KeyError(f"{self.path} has no field {name!r}, only {', '.join(self.fields)}")
+
+    def chunk_path(self, field: FieldLayout, chunk: int) -> str:
+        """Return the path of a chunk's file."""
+        return os.path.join(self.path, field.name, field.chunk_key(chunk))
+
+    @property
+    def fingerprint(self) -> str:
+        """Identify what the store holds by its layout, wherever it lies: 16 hexadecimal digits."""
+        told = repr(
+            (self.layout.root_attributes(), [dataclasses.astuple(each) for each in self.layout.fields])
+        )
+        return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+    def read_chunk(self, field: str, chunk: int) -> npt.NDArray[Any]:
+        """Read, check and decode one chunk of one field.
+
+        Returns
+        -------
+        ndarray
+            Shape (samples in this chunk, *field shape), writable, in memory of its own.
+
+        Raises
+        ------
+        ChunkError
+            If its file is missing, of the wrong size, or damaged.
+        """
+        layout = self.field(field)
+        if not 0 <= chunk < self.layout.chunks:
+            raise IndexError(f"chunk {chunk} of {self.layout.chunks}")
+        out = np.empty((layout.chunk_length, *layout.shape), layout.dtype)
+        if out.nbytes:
+            read_chunk_file(layout, chunk, self.chunk_path(layout, chunk), out.reshape(-1).view(np.uint8))
+        return out[: self.layout.chunk_samples(chunk)]
+
+    def sample_name(self, sample: int) -> str | None:
+        """Return the source's name of a sample, or None if the store keeps no names."""
+        if not 0 <= sample < len(self):
+            raise IndexError(f"sample {sample} of {len(self)}")
+        if not self.layout.has_names:
+            return None
+        stop = self._reserved("ends", sample, sample + 1).view("<i8")[0]
+        start = self._reserved("ends", sample - 1, sample).view("<i8")[0] if sample else 0
+        if not 0 <= start <= stop:
+            path = os.path.join(self.path, RESERVED_GROUP)
+            raise ChunkError("ends", sample, path, "rising offsets", f"{start} before {stop}")
+        text = self._reserved("names", int(start), int(stop)).tobytes()
+        return text.decode("utf-8", "surrogateescape")
+
+    def _reserved(self, name: str, start: int, stop: int) -> Bytes:
+        """Read elements [start, stop) of a reserved array, as bytes."""
+        layout = NAME_ARRAYS[name]
+        out = np.empty(layout.chunk_nbytes, np.uint8)
+        parts = []
+        while start < stop:
+            chunk, first = divmod(start, layout.chunk_length)
+            last = min(layout.chunk_length, first + stop - start)
+            read_chunk_file(layout, chunk, self._reserved_path(layout, chunk), out)
+            parts.append(out[first * layout.sample_nbytes : last * layout.sample_nbytes].copy())
+            start += last - first
+        return np.concatenate(parts) if parts else out[:0]
+
+    def _reserved_path(self, layout: FieldLayout, chunk: int) -> str:
+        return os.path.join(self.path, RESERVED_GROUP, layout.name, layout.chunk_key(chunk))
+
+    def missing_chunks(self) -> list[tuple[str, int, str]]:
+        """List the chunk files that are not there, as (field, chunk, path), by one listing a field."""
+        missing = []
+        for layout in self.layout.fields:
+            folder = os.path.join(self.path, layout.name)
+            there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
+            if layout.sample_nbytes:
+                missing += [
+                    (layout.name, chunk, self.chunk_path(layout, chunk))
+                    for chunk in range(self.layout.chunks)
+                    if layout.chunk_key(chunk) not in there
+                ]
+        return missing
+
+    def verify(self) -> Iterator[ChunkError | None]:
+        """Read every chunk file: yields for each None, or what is wrong with it.
+
+        Fields come first, in order, then the reserved arrays that keep the samples' names.
+        """
+        for layout in self.layout.fields:
+            if layout.sample_nbytes:
+                for chunk in range(self.layout.chunks):
+                    yield _fault(layout, chunk, self.chunk_path(layout, chunk))
+        if self.layout.has_names:
+            yield from self._verify_names()
+
+    def _verify_names(self) -> Iterator[ChunkError | None]:
+        ends = NAME_ARRAYS["ends"]
+        broken = False
+        for chunk in range(-(-len(self) // ends.chunk_length)):
+            fault = _fault(ends, chunk, self._reserved_path(ends, chunk))
+            broken |= fault is not None
+            yield fault
+        if not broken:
+            names = NAME_ARRAYS["names"]
+            total = int(self._reserved("ends", len(self) - 1, len(self)).view("<i8")[0])
+            for chunk in range(-(-total // names.chunk_length)):
+                yield _fault(names, chunk, self._reserved_path(names, chunk))
+
+    @property
+    def chunk_files(self) -> int:
+        """Number of chunk files of the fields."""
+        return self.layout.chunks * sum(1 for each in self.layout.fields if each.sample_nbytes)
+
+
+def _fault(layout: FieldLayout, chunk: int, path: str) -> ChunkError | None:
+    try:
+        read_chunk_file(layout, chunk, path, np.empty(layout.chunk_nbytes, np.uint8))
+    except ChunkError as error:
+        return error
+    return None
+
+
+def open_store(path: StrPath) -> Store:
+    """Open a finished store.
+
+    Parameters
+    ----------
+    path : str or path-like
+        Its folder.
+
+    Raises
+    ------
+    StoreNotFoundError
+        If there is none; the message says what is there instead, an unfinished one for instance.
+    LayoutError
+        If its metadata is not as the format wants it: all problems at once.
+    """
+    if sys.byteorder != "little":
+        raise MmaploadError("stores are little-endian, and this machine is not: it is not supported")
+    folder = os.path.abspath(os.fspath(path))
+    root = _read_metadata(folder)
+    if root is None:
+        raise StoreNotFoundError(_what_is_there(folder))
+    document, problems = parse_document(root, METADATA)
+    layout, names, found = parse_root(document, METADATA) if document else (None, [], [])
+    problems += found
+    if layout is None or problems:
+        raise LayoutError(folder, problems)
+    fields = []
+    for name in names:
+        where = f"{name}/{METADATA}"
+        text = _read_metadata(os.path.join(folder, name))
+        if text is None:
+            problems.append(f"{where}: missing; the root says that there is a field {name!r}")
+            continue
+        document, found = parse_document(text, where)
+        if not found:
+            parsed, found = parse_field(name, document, layout.samples, layout.batch_size, where)
+            fields += [parsed] if parsed else []
+        problems += found
+    lengths = {each.chunk_length for each in fields}
+    if len(lengths) > 1:
+        problems.append(f"all fields must have one chunk length, found {sorted(lengths)}")
+    if problems:
+        raise LayoutError(folder, problems)
+    return Store(folder, dataclasses.replace(layout, chunk_length=lengths.pop(), fields=tuple(fields)))
+
+
+def _read_metadata(folder: str) -> bytes | None:
+    try:
+        with open(os.path.join(folder, METADATA), "rb") as file:
+            return file.read(MAX_DOCUMENT_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _what_is_there(folder: str) -> str:
+    parent, name = os.path.split(folder)
+    if os.path.isdir(os.path.join(parent, f".{name}.partial")):
+        return (
+            f"{folder} is unfinished: its preprocessing was interrupted; "
+            "run the same `mmapload preprocess` command again to finish it"
+        )
+    if not os.path.exists(folder):
+        return f"there is no store at {folder}; `mmapload preprocess SOURCE {name} --batch-size B` makes one"
+    kind = "folder without zarr.json" if os.path.isdir(folder) else "file"
+    return f"{folder} is a {kind}, not a store; give the folder that `mmapload preprocess` wrote"
+
+
+def read_chunk_file(layout: FieldLayout, chunk: int, path: str, out: Bytes, *, verify: bool = True) -> int:
+    """Read one chunk file, check it, and decode it into `out`.
+
+    Parameters
+    ----------
+    out : ndarray of uint8
+        `layout.chunk_nbytes` long; filled exactly.
+    verify : bool
+        Whether to compute the checksum. Sizes are always checked.
+
+    Returns
+    -------
+    int
+        Bytes read from the file.
+
+    Raises
+    ------
+    ChunkError
+        If the file is missing, unreadable, of the wrong size, or damaged.
+    """
+    fd, size = open_chunk_file(layout, chunk, path)
+    try:
+        payload = size - CHECKSUM_BYTES
+        encoded = out if layout.codec.is_raw else np.empty(payload, np.uint8)
+        trailer = bytearray(CHECKSUM_BYTES)
+        try:
+            read = _read_fully(fd, encoded, trailer)
+        except OSError as error:
+            raise ChunkError(layout.name, chunk, path, f"{size} readable bytes", str(error)) from error
+        if read != size:
+            raise ChunkError(layout.name, chunk, path, f"{size} bytes", f"{read}: it shrank while being read")
+    finally:
+        os.close(fd)
+    if verify:
+        expect_checksum(layout, chunk, path, encoded, bytes(trailer))
+    if not layout.codec.is_raw:
+        try:
+            layout.codec.decode(encoded, out)
+        except ValueError as error:
+            raise ChunkError(layout.name, chunk, path, f"{layout.codec.name} data", str(error)) from error
+    return size
+
+
+def open_chunk_file(layout: FieldLayout, chunk: int, path: str) -> tuple[int, int]:
+    """Open a chunk file for reading, and check its size: returns (descriptor, size).
+
+    Raises
+    ------
+    ChunkError
+        If it is missing, unreadable, or of a size that it cannot have.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError as error:
+        found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
+        raise ChunkError(layout.name, chunk, path, "a chunk file", found) from error
+    status = os.fstat(fd)
+    size, wanted = status.st_size, layout.raw_file_nbytes
+    if not stat.S_ISREG(status.st_mode) or size <= CHECKSUM_BYTES or (wanted is not None and size != wanted):
+        os.close(fd)
+        expected = f"{wanted} bytes" if wanted is not None else f"more than {CHECKSUM_BYTES} bytes"
+        found = f"{size} bytes" if stat.S_ISREG(status.st_mode) else "something that is no file"
+        raise ChunkError(layout.name, chunk, path, expected, found)
+    return fd, size
+
+
+def expect_checksum(layout: FieldLayout, chunk: int, path: str, encoded: Bytes, trailer: bytes) -> None:
+    """Raise ChunkError if `trailer`, the last bytes of the file, is not the checksum of those before."""
+    found = checksum(encoded)
+    if found != trailer:
+        raise ChunkError(
+            layout.name,
+            chunk,
+            path,
+            f"checksum {trailer[::-1].hex()}",
+            f"{found[::-1].hex()}: the file is damaged",
+        )
+
+
+def _read_fully(fd: int, encoded: Bytes, trailer: bytearray) -> int:
+    """Fill both buffers from the start of the file; returns the number of bytes there were."""
+    total, want = 0, encoded.nbytes + len(trailer)
+    while total < want:
+        rest = encoded[total:]
+        tail = memoryview(trailer)[max(0, total - encoded.nbytes) :]
+        count = os.preadv(fd, [rest, tail] if rest.nbytes else [tail], total)
+        if count == 0:
+            break
+        total += count
+    return total
