@@ -9,38 +9,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
-import stat
 import sys
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
-from mmapload.codecs import CHECKSUM_BYTES, Bytes, RawCodec, checksum
+from mmapload.chunkfile import read_chunk_file
+from mmapload.codecs import Bytes, RawCodec
 from mmapload.errors import ChunkError, LayoutError, MmaploadError, StoreNotFoundError
-from mmapload.layout import (
-    MAX_DOCUMENT_BYTES,
-    RESERVED_GROUP,
-    FieldLayout,
-    StoreLayout,
-    parse_document,
-    parse_field,
-    parse_root,
-)
+from mmapload.layout import RESERVED_GROUP, FieldLayout, StoreLayout
+from mmapload.metadata import MAX_DOCUMENT_BYTES, parse_document, parse_field, parse_root
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
 
-__all__ = [
-    "NAME_ARRAYS",
-    "Store",
-    "StrPath",
-    "expect_checksum",
-    "open_chunk_file",
-    "open_store",
-    "read_chunk_file",
-]
+__all__ = ["NAME_ARRAYS", "Store", "StrPath", "open_store"]
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
 METADATA: Final = "zarr.json"
@@ -268,95 +253,3 @@ def _what_is_there(folder: str) -> str:
         return f"there is no store at {folder}; `mmapload preprocess SOURCE {name} --batch-size B` makes one"
     kind = "folder without zarr.json" if os.path.isdir(folder) else "file"
     return f"{folder} is a {kind}, not a store; give the folder that `mmapload preprocess` wrote"
-
-
-def read_chunk_file(layout: FieldLayout, chunk: int, path: str, out: Bytes, *, verify: bool = True) -> int:
-    """Read one chunk file, check it, and decode it into `out`.
-
-    Parameters
-    ----------
-    out : ndarray of uint8
-        `layout.chunk_nbytes` long; filled exactly.
-    verify : bool
-        Whether to compute the checksum. Sizes are always checked.
-
-    Returns
-    -------
-    int
-        Bytes read from the file.
-
-    Raises
-    ------
-    ChunkError
-        If the file is missing, unreadable, of the wrong size, or damaged.
-    """
-    fd, size = open_chunk_file(layout, chunk, path)
-    try:
-        payload = size - CHECKSUM_BYTES
-        encoded = out if layout.codec.is_raw else np.empty(payload, np.uint8)
-        trailer = bytearray(CHECKSUM_BYTES)
-        try:
-            read = _read_fully(fd, encoded, trailer)
-        except OSError as error:
-            raise ChunkError(layout.name, chunk, path, f"{size} readable bytes", str(error)) from error
-        if read != size:
-            raise ChunkError(layout.name, chunk, path, f"{size} bytes", f"{read}: it shrank while being read")
-    finally:
-        os.close(fd)
-    if verify:
-        expect_checksum(layout, chunk, path, encoded, bytes(trailer))
-    if not layout.codec.is_raw:
-        try:
-            layout.codec.decode(encoded, out)
-        except ValueError as error:
-            raise ChunkError(layout.name, chunk, path, f"{layout.codec.name} data", str(error)) from error
-    return size
-
-
-def open_chunk_file(layout: FieldLayout, chunk: int, path: str) -> tuple[int, int]:
-    """Open a chunk file for reading, and check its size: returns (descriptor, size).
-
-    Raises
-    ------
-    ChunkError
-        If it is missing, unreadable, or of a size that it cannot have.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except OSError as error:
-        found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise ChunkError(layout.name, chunk, path, "a chunk file", found) from error
-    status = os.fstat(fd)
-    size, wanted = status.st_size, layout.raw_file_nbytes
-    if not stat.S_ISREG(status.st_mode) or size <= CHECKSUM_BYTES or (wanted is not None and size != wanted):
-        os.close(fd)
-        expected = f"{wanted} bytes" if wanted is not None else f"more than {CHECKSUM_BYTES} bytes"
-        found = f"{size} bytes" if stat.S_ISREG(status.st_mode) else "something that is no file"
-        raise ChunkError(layout.name, chunk, path, expected, found)
-    return fd, size
-
-
-def expect_checksum(layout: FieldLayout, chunk: int, path: str, encoded: Bytes, trailer: bytes) -> None:
-    """Raise ChunkError if `trailer`, the last bytes of the file, is not the checksum of those before."""
-    found = checksum(encoded)
-    if found != trailer:
-        raise ChunkError(
-            layout.name,
-            chunk,
-            path,
-            f"checksum {trailer[::-1].hex()}",
-            f"{found[::-1].hex()}: the file is damaged",
-        )
-
-
-def _read_fully(fd: int, encoded: Bytes, trailer: bytearray) -> int:
-    """Fill both buffers from the start of the file; returns the number of bytes there were."""
-    total, want = 0, encoded.nbytes + len(trailer)
-    while total < want:
-        rest = encoded[total:]
-        tail = memoryview(trailer)[max(0, total - encoded.nbytes) :]
-        count = os.preadv(fd, [rest, tail] if rest.nbytes else [tail], total)
-        if count == 0:
-            break
-        total += count
-    return total
