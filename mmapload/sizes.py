@@ -54,6 +54,6 @@ def format_size(size: float) -> str:
     """
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
         if abs(size) < 1024 or unit == "TiB":
-            return f"{size:.3g} {unit}" if size < 1000 else f"{size:.0f} {unit}"
+            return f"{size:.3g} {unit}" if abs(size) < 999.5 else f"{size:.0f} {unit}"
         size /= 1024
     raise AssertionError
