@@ -203,12 +203,10 @@ def check_field_names(names: Iterable[str]) -> list[str]:
     seen: dict[str, str] = {}
     for name in names:
         reason, better = _name_fault(name)
-        if reason is None:
-            other = seen.setdefault(name.casefold(), name)
-            if other != name:
-                reason, better = f"differs from {other!r} only by case", name + "_2"
-            elif list(names).count(name) > 1:
-                reason, better = "is there twice", name + "_2"
+        if reason is None and (other := seen.get(name.casefold())) is not None:
+            reason = "is there twice" if other == name else f"differs from {other!r} only by case"
+            better = name + "_2"
+        seen.setdefault(name.casefold(), name)
         if reason is not None:
             problems.append(
                 f"the field name {name!r} {reason}: rename it, for instance --fields {name}={better}"
