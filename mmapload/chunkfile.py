@@ -14,7 +14,7 @@ from mmapload.errors import ChunkError
 if TYPE_CHECKING:
     from mmapload.layout import FieldLayout
 
-__all__ = ["expect_checksum", "open_chunk_file", "read_chunk_file"]
+__all__ = ["expect_checksum", "open_chunk_file", "read_chunk_file", "read_exactly"]
 
 
 def read_chunk_file(layout: FieldLayout, chunk: int, path: str, out: Bytes, *, verify: bool = True) -> int:
@@ -69,7 +69,7 @@ def open_chunk_file(layout: FieldLayout, chunk: int, path: str) -> tuple[int, in
         If it is missing, unreadable, or of a size that it cannot have.
     """
     try:
-        fd = os.open(path, os.O_RDONLY)
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # so that a pipe in its place does not block
     except OSError as error:
         found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
         raise ChunkError(layout.name, chunk, path, "a chunk file", found) from error
@@ -107,3 +107,14 @@ def _read_fully(fd: int, encoded: Bytes, trailer: bytearray) -> int:
             break
         total += count
     return total
+
+
+def read_exactly(fd: int, into: Bytes, offset: int) -> bool:
+    """Fill `into` from a position of the file; returns False if the file ends before."""
+    done = 0
+    while done < into.nbytes:
+        count = os.preadv(fd, [into[done:]], offset + done)
+        if count == 0:
+            return False
+        done += count
+    return True
