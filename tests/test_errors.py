@@ -1,0 +1,63 @@
+"""Errors: each is caught as the built-in that a caller expects, says all it knows, and survives pickling."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+
+from mmapload import errors
+
+EXAMPLES = [
+    (errors.MmaploadError("something"), Exception),
+    (errors.StoreNotFoundError("no store at /data/x"), FileNotFoundError),
+    (errors.LayoutError("/data/x", ["first", "second"]), ValueError),
+    (errors.ChunkError("flow", 3, "/data/x/flow/c.3.0", "10 bytes", "9 bytes"), OSError),
+    (errors.ChunkError("flow", 3, "/data/x/flow/c.3.0", "10 bytes", "9 bytes", "look again"), OSError),
+    (errors.SourceError("/data/a.npz", "flow", "bad CRC"), ValueError),
+    (errors.SourceError("/data/a.npz", None, "no zip file"), ValueError),
+    (errors.StateMismatchError("another store", "abc", "def"), ValueError),
+    (errors.WorkerError("worker 3 died"), RuntimeError),
+]
+
+
+@pytest.mark.parametrize(("error", "builtin"), EXAMPLES, ids=lambda each: getattr(each, "__name__", None))
+def test_each_error_is_the_builtin_one_would_expect(error, builtin):
+    assert isinstance(error, builtin)
+    assert isinstance(error, errors.MmaploadError)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("through", [lambda error: pickle.loads(pickle.dumps(error)), copy.copy])
+def test_each_error_crosses_processes_whole(error, through):
+    """A DataLoader's workers send their errors pickled."""
+    again = through(error)
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+def test_a_layout_error_lists_every_problem():
+    error = errors.LayoutError("/data/x", iter(["first", "second"]))
+    assert error.problems == ("first", "second")
+    assert str(error).splitlines()[1:] == ["  - first", "  - second"]
+    assert "/data/x" in str(error)
+
+
+def test_a_chunk_error_says_field_chunk_file_both_sides_and_what_to_do():
+    error = errors.ChunkError("flow", 3, "/data/x/flow/c.3.0", "10 bytes", "9 bytes")
+    for part in ("chunk 3", "'flow'", "/data/x/flow/c.3.0", "10 bytes", "9 bytes", "preprocess again"):
+        assert part in str(error)
+
+
+def test_a_source_error_names_the_member_only_where_there_is_one():
+    assert str(errors.SourceError("a.npz", "flow", "bad CRC")) == "a.npz, member 'flow': bad CRC"
+    assert str(errors.SourceError("a.npz", None, "no zip file")) == "a.npz: no zip file"
+
+
+def test_the_names_of_all_errors_are_public():
+    import mmapload
+
+    for name in errors.__all__:
+        assert getattr(mmapload, name) is getattr(errors, name)
