@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
+from mmapload.errors import shown
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -268,39 +270,41 @@ def parse_chain(chain: object, itemsize: int) -> Codec:
         raise ValueError("codecs must be a list of objects")
     names = [entry.get("name") for entry in chain]
     if len(chain) not in {2, 3} or names[0] != "bytes" or names[-1] != "crc32c":
-        raise ValueError(f"codecs must be bytes, at most one of zstd and blosc, and crc32c; found {names}")
+        raise ValueError(
+            f"codecs must be bytes, at most one of zstd and blosc, and crc32c; found {shown(names)}"
+        )
     endian = _settings(chain[0]).get("endian", "little" if itemsize == 1 else None)
     if endian != "little":
-        raise ValueError(f"only little-endian bytes are supported, found {endian!r}")
+        raise ValueError(f"only little-endian bytes are supported, found {shown(endian)}")
     if len(chain) == 2:
         return RawCodec()
     parse = _PARSERS.get(str(names[1]))
     if parse is None:
-        raise ValueError(f"the codec {names[1]!r} is none of this format's: zstd, blosc")
+        raise ValueError(f"the codec {shown(names[1])} is none of this format's: zstd, blosc")
     return parse(_settings(chain[1]))
 
 
 def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
     settings = entry.get("configuration", {})
     if not isinstance(settings, dict):
-        raise ValueError(f"the configuration of {entry.get('name')!r} must be an object")  # noqa: TRY004 - one kind of error for all bad metadata
+        raise ValueError(f"the configuration of {shown(entry.get('name'))} must be an object")  # noqa: TRY004 - one kind of error for all bad metadata
     return settings
 
 
 def _parse_zstd(settings: Mapping[str, Any]) -> Codec:
     level, with_checksum = settings.get("level"), settings.get("checksum", False)
     if not _is_int(level) or not isinstance(with_checksum, bool):
-        raise ValueError(f"zstd needs an integer level and a boolean checksum, found {dict(settings)}")
+        raise ValueError(f"zstd needs an integer level and a boolean checksum, found {shown(settings)}")
     return ZstdCodec(level, with_checksum)
 
 
 def _parse_blosc(settings: Mapping[str, Any]) -> Codec:
     cname, shuffle = str(settings.get("cname")), settings.get("shuffle")
     if cname not in {"lz4", "zstd"} or shuffle != "shuffle":
-        raise ValueError(f"blosc needs lz4 or zstd, and shuffle; found {cname!r} and {shuffle!r}")
+        raise ValueError(f"blosc needs lz4 or zstd, and shuffle; found {shown(cname)} and {shown(shuffle)}")
     typesize, clevel, blocksize = (settings.get(key) for key in ("typesize", "clevel", "blocksize"))
     if not (_is_int(typesize) and _is_int(clevel) and _is_int(blocksize)) or typesize < 1:
-        raise ValueError(f"blosc needs typesize, clevel and blocksize as integers, found {dict(settings)}")
+        raise ValueError(f"blosc needs typesize, clevel and blocksize as integers, found {shown(settings)}")
     return BloscCodec(cname, typesize, clevel, blocksize)
 
 

@@ -6,7 +6,8 @@ not know mmapload would expect.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import reprlib
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,6 +21,22 @@ __all__ = [
     "StoreNotFoundError",
     "WorkerError",
 ]
+
+_SHORT: Final = reprlib.Repr()
+_SHORT.maxlevel = 4
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 12
+_SHORT.maxstring = _SHORT.maxlong = _SHORT.maxother = 120
+
+
+def shown(value: object) -> str:
+    """Write a value that was found in a file, shortened, so that a message stays readable whatever it is.
+
+    Examples
+    --------
+    >>> shown(list(range(100)))
+    '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]'
+    """
+    return _SHORT.repr(value)
 
 
 class MmaploadError(Exception):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 import numpy as np
 
 from mmapload.codecs import parse_chain
+from mmapload.errors import shown
 from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout, check_field_names
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["MAX_DOCUMENT_BYTES", "parse_document", "parse_field", "parse_root"]
 
 MAX_DOCUMENT_BYTES: Final = 4 * 2**20
+MAX_DEPTH: Final = 64
+"""Deepest nesting of a document; deeper ones only exhaust the stack of whoever walks them."""
 MAX_LENGTH: Final = 2**53
 """Largest number of samples or of elements along an axis: what JSON readers keep exact."""
 
@@ -42,7 +45,9 @@ def parse_document(text: bytes, where: str) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"{where}: not JSON ({error})"]
     if not isinstance(document, dict):
         return {}, [f"{where}: expected an object, found {type(document).__name__}"]
-    return document, [f"{where}: the key {key!r} is there twice" for key in repeated]
+    if _is_deeper(document, MAX_DEPTH):
+        return {}, [f"{where}: nested deeper than the {MAX_DEPTH} levels that metadata may have"]
+    return document, [f"{where}: the key {shown(key)} is there twice" for key in repeated]
 
 
 def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | None, list[str], list[str]]:
@@ -68,7 +73,7 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
             [*problems, f"{where}: no attribute 'mmapload': this Zarr group was not written by mmapload"],
         )
     version = notes.get("format_version")
-    if version != FORMAT_VERSION:
+    if not _is_length(version) or version != FORMAT_VERSION:
         advice = (
             "install a newer mmapload"
             if _is_length(version) and version > FORMAT_VERSION
@@ -79,17 +84,17 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
             [],
             [
                 *problems,
-                f"{where}: format_version: expected {FORMAT_VERSION}, found {version!r}; {advice}",
+                f"{where}: format_version: expected {FORMAT_VERSION}, found {shown(version)}; {advice}",
             ],
         )
     for key, least in (("samples", 1), ("batch_size", 1)):
         if not _is_length(notes.get(key), least):
             problems.append(
-                f"{where}: {key}: expected an integer of at least {least}, found {notes.get(key)!r}"
+                f"{where}: {key}: expected an integer of at least {least}, found {shown(notes.get(key))}"
             )
     for key, kind in (("fields", dict), ("names", bool), ("source", dict)):
         if not isinstance(notes.get(key), kind):
-            problems.append(f"{where}: {key}: expected {kind.__name__}, found {notes.get(key)!r}")
+            problems.append(f"{where}: {key}: expected {kind.__name__}, found {shown(notes.get(key))}")
     if problems:
         return None, [], problems
     names = list(notes["fields"])
@@ -97,7 +102,7 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
         problems.append(f"{where}: fields: expected at least one, found none")
     problems += [f"{where}: {problem.partition(': rename')[0]}" for problem in check_field_names(names)]
     problems += [
-        f"{where}: the note {note!r} of field {name!r} is of a later version; install a newer mmapload"
+        f"{where}: the note {shown(note)} of field {name!r} is of a later version; install a newer mmapload"
         for name, note in notes["fields"].items()
         if note != {}
     ]
@@ -122,11 +127,13 @@ def parse_field(
     )
     if document.get("storage_transformers", []) != []:
         problems.append(
-            f"{where}: storage_transformers: expected none, found {document['storage_transformers']!r}"
+            f"{where}: storage_transformers: expected none, found {shown(document['storage_transformers'])}"
         )
     dtype = CORE_DTYPES.get(str(document.get("data_type")))
     if dtype is None:
-        problems.append(f"{where}: data_type: expected a core Zarr type, found {document.get('data_type')!r}")
+        problems.append(
+            f"{where}: data_type: expected a core Zarr type, found {shown(document.get('data_type'))}"
+        )
         dtype = np.dtype("u1")
     shape, chunk_shape, found = _parse_shapes(document, samples, batch_size)
     problems += [f"{where}: {problem}" for problem in found]
@@ -151,13 +158,15 @@ def _parse_shapes(
     chunk_shape = _lengths(settings.get("chunk_shape") if isinstance(settings, dict) else None)
     problems = []
     if not shape:
-        problems.append(f"shape: expected at least one length, found {document.get('shape')!r}")
+        problems.append(f"shape: expected at least one length, found {shown(document.get('shape'))}")
     elif shape[0] < samples:
         problems.append(f"shape: expected at least {samples} samples, found {shape[0]}")
     if not chunk_shape:
-        problems.append(f"chunk_grid: expected a regular grid, found {grid!r}")
+        problems.append(f"chunk_grid: expected a regular grid, found {shown(grid)}")
     elif chunk_shape[1:] != tuple(max(1, length) for length in shape[1:]):
-        problems.append(f"chunk_shape: expected to cover the axes {shape[1:]} whole, found {chunk_shape}")
+        problems.append(
+            f"chunk_shape: expected to cover the axes {shown(shape[1:])} whole, found {shown(chunk_shape)}"
+        )
     elif chunk_shape[0] < 1 or chunk_shape[0] % batch_size:
         problems.append(
             f"chunk_shape: expected a multiple of batch size {batch_size}, found {chunk_shape[0]}"
@@ -167,10 +176,24 @@ def _parse_shapes(
 
 def _expect(document: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> list[str]:
     return [
-        f"{where}: {key}: expected {value!r}, found {document.get(key)!r}"
+        f"{where}: {key}: expected {value!r}, found {shown(document.get(key))}"
         for key, value in wanted.items()
         if document.get(key) != value
     ]
+
+
+def _is_deeper(document: object, levels: int) -> bool:
+    level = [document]
+    for _ in range(levels):
+        level = [
+            child
+            for node in level
+            if isinstance(node, (dict, list))
+            for child in (node.values() if isinstance(node, dict) else node)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def _is_length(value: object, least: int = 0) -> TypeGuard[int]:
