@@ -4,10 +4,20 @@ Nothing here keeps state, reads a file or draws from a global generator. `docs/o
 the algorithm so that another implementation can reproduce it.
 """
 
-from mmapload.order.epoch import EpochOrder, Mode, Remainder, epoch_order
-from mmapload.order.geometry import Geometry, Use, auto_window
+from mmapload.order.build import epoch_order
+from mmapload.order.epoch import EpochOrder
+from mmapload.order.geometry import Geometry, Mode, Remainder, Use, auto_window
 
-__all__ = ["ORDER_VERSION", "EpochOrder", "Geometry", "Mode", "Remainder", "Use", "auto_window", "epoch_order"]
+__all__ = [
+    "ORDER_VERSION",
+    "EpochOrder",
+    "Geometry",
+    "Mode",
+    "Remainder",
+    "Use",
+    "auto_window",
+    "epoch_order",
+]
 
 ORDER_VERSION = 1
 """Changes whenever any order changes; belongs into every saved state."""

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-__all__ = ["MAX_SAMPLES", "Geometry", "Use", "auto_window"]
+__all__ = ["MAX_SAMPLES", "Geometry", "Mode", "Remainder", "Use", "auto_window"]
+
+Mode: TypeAlias = Literal["window", "batch", "full", "sequential"]
+"""How samples are shuffled."""
+
+Remainder: TypeAlias = Literal["drop", "pad", "keep"]
+"""What becomes of the samples that do not fill a last global batch."""
 
 MAX_SAMPLES = 2**48
 """The largest number of samples that an order is defined for."""
@@ -22,7 +29,7 @@ class Geometry:
     samples : int
         Number of samples N, 1 to 2**48.
     chunk_length : int
-        Samples in a chunk C; the last chunk may be short.
+        Samples in a chunk C, 1 to 2**48; the last chunk may be short.
     unit : int
         Batch size B that the store was aligned to; divides `chunk_length`.
 
@@ -44,11 +51,11 @@ class Geometry:
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= MAX_SAMPLES:
             raise ValueError(f"an order needs 1 to 2**48 samples, found {self.samples}")
-        if self.chunk_length < 1:
-            raise ValueError(f"a chunk holds at least 1 sample, found chunk length {self.chunk_length}")
+        if not 1 <= self.chunk_length <= MAX_SAMPLES:
+            raise ValueError(f"a chunk holds 1 to 2**48 samples, found chunk length {self.chunk_length}")
         if self.unit < 1 or self.chunk_length % self.unit:
             raise ValueError(
-                f"the batch size of a store divides its chunk length, found {self.unit} and {self.chunk_length}"
+                f"a store's batch size divides its chunk length, found {self.unit} and {self.chunk_length}"
             )
 
     @property
