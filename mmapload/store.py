@@ -210,7 +210,9 @@ def open_store(path: StrPath) -> Store:
     if root is None:
         raise StoreNotFoundError(_what_is_there(folder))
     document, problems = parse_document(root, METADATA)
-    layout, names, found = parse_root(document, METADATA) if document else (None, [], [])
+    if problems and not document:
+        raise LayoutError(folder, problems)
+    layout, names, found = parse_root(document, METADATA)
     problems += found
     if layout is None or problems:
         raise LayoutError(folder, problems)
@@ -222,10 +224,11 @@ def open_store(path: StrPath) -> Store:
             problems.append(f"{where}: missing; the root says that there is a field {name!r}")
             continue
         document, found = parse_document(text, where)
-        if not found:
+        problems += found
+        if document or not found:
             parsed, found = parse_field(name, document, layout.samples, layout.batch_size, where)
             fields += [parsed] if parsed else []
-        problems += found
+            problems += found
     lengths = {each.chunk_length for each in fields}
     if len(lengths) > 1:
         problems.append(f"all fields must have one chunk length, found {sorted(lengths)}")
