@@ -52,8 +52,6 @@ def check_units(geometry: Geometry, global_batch: int) -> None:
     unit = geometry.unit
     if global_batch % unit and unit % global_batch:
         near = _divisors(unit, global_batch) if global_batch < unit else _multiples(global_batch, unit)
-        if global_batch < unit:
-            near = sorted({*near, unit})
         raise ValueError(
             f"in mode 'batch' the global batch must be a multiple or a divisor of the {unit} samples that "
             f"the store was aligned to, found {global_batch}: use {_choice(near)}, or mode 'window'"
