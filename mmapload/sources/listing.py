@@ -1,0 +1,298 @@
+"""Which files a source is made of, in an order that depends on their names alone."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import re
+import stat
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmapload.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Listing", "list_files", "natural_key"]
+
+_DIGITS = re.compile("([0-9]+)")
+_WILD = re.compile("[*?[]")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a source, in order.
+
+    Attributes
+    ----------
+    root : str
+        Absolute path of the folder to which names are relative.
+    names : tuple of str
+        Relative path of every file, with `/` between its parts. No two are equal.
+    hidden : int
+        How many hidden names were skipped; a hidden folder counts once, whatever is in it.
+    foreign : int
+        How many files with other suffixes were skipped.
+    """
+
+    root: str
+    names: tuple[str, ...]
+    hidden: int
+    foreign: int
+
+    def __len__(self) -> int:
+        """Count the files."""
+        return len(self.names)
+
+    def path(self, index: int) -> str:
+        """Absolute path of file `index`."""
+        return os.path.join(self.root, self.names[index])
+
+
+def natural_key(path: str) -> tuple[tuple[tuple[str | tuple[int, str], ...], str], ...]:
+    """Give the key to sort relative paths by, so that `frame_2` comes before `frame_10`.
+
+    Paths are compared part by part. A part is cut into stretches of other characters and of the digits 0 to
+    9, in turn, the first perhaps empty; these are compared by code point and by value. Where two parts are
+    equal so (`01` and `1`), they are compared by code point, before the next part is looked at. The order
+    depends on the paths alone, and no two paths are equal in it.
+
+    Parameters
+    ----------
+    path : str
+        Relative, with `/` between its parts.
+
+    Returns
+    -------
+    tuple
+        To be compared with the keys of other paths.
+
+    Examples
+    --------
+    >>> sorted(["a10/x.npz", "a2/x.npz", "a/10.npz", "a/9.npz", "a/09.npz"], key=natural_key)
+    ['a/09.npz', 'a/9.npz', 'a/10.npz', 'a2/x.npz', 'a10/x.npz']
+    """
+    return tuple(_part_key(part) for part in path.split("/"))
+
+
+def _part_key(part: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
+    stretches: list[str | tuple[int, str]] = list(_DIGITS.split(part))
+    for at in range(1, len(stretches), 2):
+        digits = str(stretches[at]).lstrip("0")
+        stretches[at] = (len(digits), digits)  # compares as the number does, of any length
+    return tuple(stretches), part
+
+
+def list_files(
+    sources: Sequence[str | os.PathLike[str]],
+    *,
+    suffixes: tuple[str, ...] = (".npz",),
+    list_file: str | os.PathLike[str] | None = None,
+) -> Listing:
+    """List the files of a source.
+
+    A folder stands for the files in it and in the folders below, and a glob (`*`, `?`, `[...]` within a part
+    of a path, `**` for any number of parts) for those that match it, or lie below a folder that does; both in
+    the order of `natural_key`. Names that start with a dot and `__MACOSX` are skipped and counted, as are
+    files with other suffixes. Links to folders are followed, but never into a folder that is being listed.
+    Several sources follow one another in the order given; last come the files named in `list_file`.
+
+    Names are relative to the source's folder: a folder's own path, the parts of a glob before its first
+    wildcard, the folder a file is in. With several sources they are relative to the deepest folder above all.
+
+    Parameters
+    ----------
+    sources : sequence of path
+        Folders, files and globs. A path that exists is taken as it is, whatever characters are in it.
+    suffixes : tuple of str
+        What names have to end in, in lower case; files in upper case count too.
+    list_file : path, optional
+        A text file in UTF-8 with the path of one file a line, in order, relative to the folder that the text
+        file is in. Empty lines are skipped.
+
+    Returns
+    -------
+    Listing
+        At least one file.
+
+    Raises
+    ------
+    SourceError
+        If a path is missing or of another suffix, two paths lead to one place, a name is not UTF-8, a folder
+        cannot be read, or there is no file at all.
+    """
+    origins = [_origin(os.fspath(source), suffixes) for source in sources]
+    if list_file is not None:
+        origins += _read_list(os.path.abspath(list_file), suffixes)
+    if not origins:
+        raise SourceError(f"{list_file or 'source'}", None, "names no file")
+    reals = {folder: os.path.realpath(folder) for folder in {origin.folder for origin in origins}}
+    root = os.path.commonpath(reals)
+    skipped: Counter[str] = Counter()
+    names: dict[str, str] = {}
+    for origin in origins:
+        above = os.path.relpath(origin.folder, root) + "/" if origin.folder != root else ""
+        for place, name in _walk(origin, reals[origin.folder], suffixes, skipped):
+            _add(names, root, place, above + name)
+    if not names:
+        raise SourceError(
+            ", ".join(os.path.join(origin.folder, *origin.parts) for origin in origins),
+            None,
+            f"no file whose name ends in {' or '.join(suffixes)} (in upper or lower case), besides "
+            f"{skipped['foreign']} files of other kinds and {skipped['hidden']} with hidden names",
+        )
+    return Listing(root, tuple(names.values()), skipped["hidden"], skipped["foreign"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """A folder, and what is meant below it: patterns, one a part of the path; none of them means all."""
+
+    folder: str
+    parts: tuple[str, ...]
+    literal: bool = False  # the only part is a file's name, known to be there
+
+
+def _origin(source: str, suffixes: tuple[str, ...]) -> _Origin:
+    path = os.path.abspath(source)
+    if os.path.isdir(path):
+        return _Origin(path, ())
+    parts = path.split("/")
+    wild = next((at for at, part in enumerate(parts) if _WILD.search(part)), None)
+    if wild is None or os.path.lexists(path):
+        return _file_origin(path, suffixes, "")
+    folder = "/".join(parts[:wild]) or "/"
+    if not os.path.isdir(folder):
+        raise SourceError(path, None, f"there is no folder {folder}")
+    return _Origin(folder, tuple(parts[wild:]))
+
+
+def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> _Origin:
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError) as error:
+        raise SourceError(path, None, f"{getattr(error, 'strerror', error)}{named}") from None
+    if not stat.S_ISREG(mode):
+        raise SourceError(path, None, f"not a file{named}")
+    if not path.lower().endswith(suffixes):
+        raise SourceError(
+            path,
+            None,
+            f"its name should end in {' or '.join(suffixes)}{named}; to skip other files, give the folder, "
+            "or a glob in quotes",
+        )
+    return _Origin(os.path.dirname(path), (os.path.basename(path),), literal=True)
+
+
+def _read_list(list_file: str, suffixes: tuple[str, ...]) -> Iterator[_Origin]:
+    folder = os.path.dirname(list_file)
+    try:
+        with open(list_file, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as lines:
+            for number, line in enumerate(lines, 1):
+                if path := line.rstrip("\r\n"):
+                    named = f" (line {number} of {list_file})"
+                    yield _file_origin(os.path.abspath(os.path.join(folder, path)), suffixes, named)
+    except OSError as error:
+        raise SourceError(list_file, None, f"cannot be read: {error.strerror}") from None
+
+
+def _add(names: dict[str, str], root: str, place: str, name: str) -> None:
+    if not name.isascii():
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise SourceError(os.path.join(root, name), None, f"its name is not UTF-8: {name!r}") from None
+    if place in names:
+        first = os.path.join(root, names[place])
+        raise SourceError(
+            os.path.join(root, name), None, f"the same file is listed before, as {first}: name it once"
+        )
+    names[place] = name
+
+
+def _walk(
+    origin: _Origin, real: str, suffixes: tuple[str, ...], skipped: Counter[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the files of one origin in natural order: its place without links, and its relative name."""
+    if origin.literal:
+        yield os.path.join(real, origin.parts[0]), origin.parts[0]
+        return
+    pattern = _Pattern(tuple(None if p == "**" else re.compile(fnmatch.translate(p)) for p in origin.parts))
+    # A frame for each folder on the way down: entries to come, place, relative prefix, the pattern's state.
+    frames = [(_scan(origin.folder), real, "", pattern.start())]
+    while frames:
+        entries, real, above, state = frames[-1]
+        for name, folder, link in entries:
+            reached = pattern.step(state, name)
+            if not reached or (not folder and not pattern.whole(reached)):
+                continue
+            if name.startswith(".") or name == "__MACOSX":
+                skipped["hidden"] += 1
+            elif folder:
+                inside = os.path.join(real, name)
+                inside = os.path.realpath(inside) if link else inside
+                if all(inside != frame[1] for frame in frames):
+                    below = above + name
+                    frames.append((_scan(os.path.join(origin.folder, below)), inside, below + "/", reached))
+                    break
+            elif name.lower().endswith(suffixes):
+                yield os.path.join(real, name), above + name
+            else:
+                skipped["foreign"] += 1
+        else:
+            frames.pop()
+
+
+def _scan(folder: str) -> Iterator[tuple[str, bool, bool]]:
+    """List a folder in natural order: name, whether it is a folder, whether it is a link."""
+    try:
+        with os.scandir(folder) as entries:
+            found = [(entry.name, _is_folder(entry), entry.is_symlink()) for entry in entries]
+    except OSError as error:
+        raise SourceError(folder, None, f"the folder cannot be read: {error.strerror}") from None
+    found.sort(key=lambda entry: _part_key(entry[0]))
+    return iter(found)
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    """Tell by the folder's own listing; only links are looked up."""
+    try:
+        return entry.is_dir()
+    except OSError:  # a link to itself, or to where one may not look: reading it says what is wrong
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """A glob, matched part by part: a state is the set of parts that may come next.
+
+    None stands for `**`. What lies below a folder that matches, matches.
+    """
+
+    parts: tuple[re.Pattern[str] | None, ...]
+
+    def start(self) -> frozenset[int]:
+        return self._settle({0})
+
+    def step(self, state: frozenset[int], name: str) -> frozenset[int]:
+        if self.whole(state):
+            return state
+        reached = set()
+        for at in state:
+            part = self.parts[at]
+            if part is None:
+                reached.add(at)
+            elif part.match(name):
+                reached.add(at + 1)
+        return self._settle(reached)
+
+    def whole(self, state: frozenset[int]) -> bool:
+        return len(self.parts) in state
+
+    def _settle(self, state: set[int]) -> frozenset[int]:
+        for at, part in enumerate(self.parts):
+            if part is None and at in state:
+                state.add(at + 1)  # `**` may stand for no part at all
+        return frozenset(state)

@@ -1,0 +1,202 @@
+"""The header of a `.npy` array: dtype, shape and order.
+
+Written from the format's description in `numpy.lib.format` (versions 1.0, 2.0 and 3.0).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from mmapload.errors import SourceError
+from mmapload.sources import ArraySpec
+
+__all__ = ["MAGIC", "MAX_HEADER", "Header", "header_length", "parse_header"]
+
+MAGIC = b"\x93NUMPY"
+
+MAX_HEADER = 10_000
+"""Characters a header may have, as in numpy: beyond it parsing gets slow, and could be made to crash."""
+
+# Kind and bytes of the dtypes that every store holds bit by bit.
+_DTYPES = frozenset(
+    [("b", 1)]
+    + [(kind, size) for kind in "iu" for size in (1, 2, 4, 8)]
+    + [("f", 2), ("f", 4), ("f", 8), ("c", 8), ("c", 16)]
+)
+_MAX_DIMENSIONS = 32  # what every numpy supported here allows
+_PYTHON2_LONG = re.compile(r"(?<=[0-9])L(?=\s*[,)])")
+
+
+class _HeaderError(Exception):
+    """The cause of a `SourceError`, found where file and member are not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a `.npy` header says.
+
+    Attributes
+    ----------
+    spec : ArraySpec
+        Dtype in native byte order, and shape.
+    fortran : bool
+        Whether the payload's first axis varies fastest, in an array where that makes a difference.
+    swapped : bool
+        Whether the payload's byte order is not the machine's.
+    """
+
+    spec: ArraySpec
+    fortran: bool
+    swapped: bool
+
+
+def header_length(first: bytes, file: str, member: str | None) -> int:
+    """Count the bytes before the payload, magic included.
+
+    Parameters
+    ----------
+    first : bytes
+        The array's first bytes; 12 are enough.
+    file, member : str, str or None
+        For messages.
+
+    Raises
+    ------
+    SourceError
+        If this is no `.npy` array, its version is unknown, or its header is longer than `MAX_HEADER`.
+    """
+    if not first.startswith(MAGIC):
+        raise SourceError(
+            file,
+            member,
+            f"not a .npy array: starts with {first[:8]!r}; leave it out by selecting the fields to read",
+        )
+    version = first[6:8]
+    if version == b"\x01\x00":
+        start, length = 10, int.from_bytes(first[8:10], "little")
+    elif version in {b"\x02\x00", b"\x03\x00"}:
+        start, length = 12, int.from_bytes(first[8:12], "little")
+    elif len(version) == 2:
+        raise SourceError(
+            file,
+            member,
+            f".npy format version {version[0]}.{version[1]} is unknown; 1.0, 2.0 and 3.0 are read",
+        )
+    else:
+        start, length = 12, 0
+    if len(first) < start:
+        raise SourceError(file, member, f"a .npy array cut short: {len(first)} bytes of its header are there")
+    if length > MAX_HEADER:
+        raise SourceError(
+            file,
+            member,
+            f"its .npy header has {length} characters, beyond the limit of {MAX_HEADER} in numpy and here",
+        )
+    return start + length
+
+
+def parse_header(header: bytes, file: str, member: str | None) -> Header:
+    """Parse a header of which `header_length` gave the length.
+
+    Parameters
+    ----------
+    header : bytes
+        Everything before the payload, magic included.
+    file, member : str, str or None
+        For messages.
+
+    Raises
+    ------
+    SourceError
+        If it is damaged, or the dtype is none that a store can hold bit by bit.
+
+    Examples
+    --------
+    >>> text = b"{'descr': '>f4', 'fortran_order': False, 'shape': (2, 3), }"
+    >>> header = parse_header(MAGIC + bytes([1, 0, len(text), 0]) + text, "a.npz", "x.npy")
+    >>> str(header.spec), header.fortran, header.swapped
+    ('float32 (2, 3)', False, True)
+    """
+    try:
+        return _parse(header)
+    except _HeaderError as error:
+        raise SourceError(file, member, str(error)) from None
+
+
+# All samples of a data set share their headers, so nearly every one is found here.
+@lru_cache(maxsize=256)
+def _parse(header: bytes) -> Header:
+    version = header[6]
+    text = header[10 if version == 1 else 12 :].decode("utf-8" if version == 3 else "latin-1", "replace")
+    fields = _evaluate(text, python2=version < 3)
+    if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
+        raise _HeaderError(f"its .npy header is damaged: {text[:80]!r}")
+    shape, fortran = fields["shape"], fields["fortran_order"]
+    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
+        raise _HeaderError(f"its .npy header has the shape {shape!r}, which is not a tuple of lengths")
+    if type(fortran) is not bool:
+        raise _HeaderError(f"its .npy header has fortran_order {fortran!r}, which is not True or False")
+    dtype = _plain_dtype(fields["descr"], shape)
+    count = dtype.itemsize
+    for length in shape:
+        count *= length or 1
+    if len(shape) > _MAX_DIMENSIONS or count > sys.maxsize:
+        raise _HeaderError(f"its .npy header has the shape {shape}, more than an array can have")
+    return Header(
+        ArraySpec(dtype.newbyteorder("="), shape),
+        fortran=fortran and sum(length != 1 for length in shape) > 1,
+        swapped=not dtype.isnative,
+    )
+
+
+def _evaluate(text: str, *, python2: bool) -> object:
+    """Evaluate the header's literal; Python 2 wrote long integers as `3L`."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        if python2 and (plain := _PYTHON2_LONG.sub("", text)) != text:
+            return _evaluate(plain, python2=False)
+        return None
+
+
+def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
+    """Make the dtype, or say by name why it is none that can be stored and what to do."""
+    if isinstance(descr, list):
+        raise _HeaderError(_refusal("a structured dtype", "save each of its fields as an array of its own"))
+    if not isinstance(descr, str):
+        raise _HeaderError(f"its .npy header has the dtype {descr!r}, which is unknown")
+    try:
+        dtype = np.dtype(descr)
+    except Exception:  # noqa: BLE001 - numpy parses it, and raises TypeError, ValueError, SyntaxError and more
+        raise _HeaderError(f"its .npy header has the dtype {descr!r}, which is unknown") from None
+    if dtype.names is None and dtype.subdtype is None and (dtype.kind, dtype.itemsize) in _DTYPES:
+        return dtype
+    raise _HeaderError(_refusal(*_reason(dtype, shape)))
+
+
+def _refusal(what: str, advice: str) -> str:
+    return f"holds {what}, which a store cannot: {advice}, or leave it out by selecting the fields to read"
+
+
+def _reason(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, str]:
+    if dtype.hasobject:
+        advice = "save plain arrays of numbers, one under each key"
+        if shape == ():
+            advice += ": a dict with np.savez(path, **dict)"
+        return f"Python objects (dtype object, shape {shape})", advice
+    if dtype.names is not None or dtype.subdtype is not None:
+        return "a structured dtype", "save each of its fields as an array of its own"
+    if dtype.kind in "US":
+        return f"text (dtype {dtype.str})", "save it as whole numbers, such as class numbers or uint8 codes"
+    if dtype.kind in "Mm":
+        return f"times (dtype {dtype.name})", "save array.view('int64')"
+    if dtype.kind in "fc":
+        return f"{dtype.name}, which differs from machine to machine", "save it as float64 or complex128"
+    return f"raw bytes (dtype {dtype.str})", "save them as uint8"
