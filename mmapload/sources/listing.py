@@ -128,14 +128,15 @@ def list_files(
         origins += _read_list(os.path.abspath(list_file), suffixes)
     if not origins:
         raise SourceError(f"{list_file or 'source'}", None, "names no file")
-    reals = {folder: os.path.realpath(folder) for folder in {origin.folder for origin in origins}}
-    root = os.path.commonpath(reals)
+    folders = {origin.folder for origin in origins}
+    root = os.path.commonpath(folders)
+    reals = {folder: os.path.realpath(folder) for folder in folders}
+    above = {folder: os.path.join(os.path.relpath(folder, root), "") for folder in folders - {root}}
     skipped: Counter[str] = Counter()
     names: dict[str, str] = {}
     for origin in origins:
-        above = os.path.relpath(origin.folder, root) + "/" if origin.folder != root else ""
         for place, name in _walk(origin, reals[origin.folder], suffixes, skipped):
-            _add(names, root, place, above + name)
+            _add(names, root, place, above.get(origin.folder, "") + name)
     if not names:
         raise SourceError(
             ", ".join(os.path.join(origin.folder, *origin.parts) for origin in origins),
@@ -191,9 +192,9 @@ def _read_list(list_file: str, suffixes: tuple[str, ...]) -> Iterator[_Origin]:
     try:
         with open(list_file, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as lines:
             for number, line in enumerate(lines, 1):
-                if path := line.rstrip("\r\n"):
-                    named = f" (line {number} of {list_file})"
-                    yield _file_origin(os.path.abspath(os.path.join(folder, path)), suffixes, named)
+                if name := line.rstrip("\r\n"):
+                    path = os.path.normpath(os.path.join(folder, name))
+                    yield _file_origin(path, suffixes, f" (line {number} of {list_file})")
     except OSError as error:
         raise SourceError(list_file, None, f"cannot be read: {error.strerror}") from None
 
