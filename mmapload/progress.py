@@ -148,7 +148,7 @@ class LineProgress:
             f"{self._samples:,}{of} samples, {format_size(self._samples * self._sample_nbytes)}, "
             f"{written * self._sample_nbytes / seconds / 1e6:.0f} MB/s, {_duration(seconds)}"
         )
-        if self._total is not None and 0 < written and self._samples < self._total:
+        if self._total is not None and written > 0 and self._samples < self._total:
             text += f", {_duration((self._total - self._samples) * seconds / written)} left"
         print(text, file=self._stream, flush=True)
 

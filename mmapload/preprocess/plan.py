@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
 
 from mmapload.codecs import codec_named
 from mmapload.layout import FieldLayout, StoreLayout, chunk_length_for
@@ -89,6 +89,16 @@ class PreprocessPlan:
     present_bytes: int
     hidden: int = 0
     foreign: int = 0
+
+    @property
+    def indexed(self) -> IndexedSource:
+        """The source, where the number of samples is known."""
+        return cast("IndexedSource", self.source)
+
+    @property
+    def stream(self) -> StreamSource:
+        """The source, where only its end will tell."""
+        return cast("StreamSource", self.source)
 
     def layout(self, samples: int | None, skipped: int = 0) -> StoreLayout:
         """Return the layout of the store of that many samples; of no samples where their number is open."""

@@ -1,0 +1,319 @@
+"""Samples from Python: sequences (lists, map-style torch datasets) and iterables (generators).
+
+A sample is a mapping of names to arrays, to anything numpy takes for one (tensors in CPU memory, nested
+lists of numbers), or to numbers and booleans. Neither torch nor any other library is imported for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import numpy as np
+
+from mmapload.errors import SourceError
+from mmapload.layout import CORE_DTYPES
+from mmapload.sources import ArraySpec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "IterableSource",
+    "SequenceSource",
+    "SupportsSamples",
+    "as_array",
+    "is_sequence",
+    "spec_of",
+    "store_sample",
+]
+
+_SPOT: Final = 16
+"""Of a sequence, every so manieth sample is compared when an interrupted run goes on."""
+
+
+class SupportsSamples(Protocol):
+    """What `SequenceSource` needs: a list of mappings has it, and so has a map-style torch dataset."""
+
+    def __len__(self) -> int:
+        """Count the samples."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """Return a sample."""
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """Take a value of a sample for an array.
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As numpy or the value's own conversion has it: ragged lists, tensors of a type numpy lacks.
+    """
+    detach = getattr(value, "detach", None)
+    return np.asarray(value if detach is None else detach())
+
+
+def spec_of(array: npt.NDArray[Any]) -> ArraySpec:
+    """Return how an array will be stored.
+
+    Raises
+    ------
+    ValueError
+        If a store cannot hold its dtype.
+
+    Examples
+    --------
+    >>> str(spec_of(np.zeros((2, 3), ">f4")))
+    'float32 (2, 3)'
+    """
+    dtype = CORE_DTYPES.get(array.dtype.name)
+    if dtype is None or array.dtype.kind not in "biufc":
+        what = "Python objects (dtype object)" if array.dtype.hasobject else f"dtype {array.dtype}"
+        raise ValueError(f"a store cannot hold {what}; it holds numbers and bool: {', '.join(CORE_DTYPES)}")
+    return ArraySpec(dtype, array.shape)
+
+
+def _specs(sample: Any, where: str) -> dict[str, ArraySpec]:
+    """Return the schema of one sample."""
+    _expect_mapping(sample, where)
+    specs = {}
+    for name, value in sample.items():
+        if not isinstance(name, str):
+            raise SourceError(where, None, f"the names of arrays must be text, found {name!r}")
+        try:
+            specs[name] = spec_of(as_array(value))
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise SourceError(where, name, str(error)) from error
+    if not specs:
+        raise SourceError(where, None, "a sample without arrays")
+    return specs
+
+
+def _expect_mapping(sample: Any, where: str) -> None:
+    if not isinstance(sample, Mapping):
+        raise SourceError(
+            where,
+            None,
+            f"expected a mapping of names to arrays, found {type(sample).__name__}; "
+            "yield for instance {'image': image, 'label': label}",
+        )
+
+
+def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) -> None:
+    """Copy a sample into the arrays given, exactly: nothing is cast but the byte order.
+
+    Parameters
+    ----------
+    where : str
+        Names the sample in errors.
+
+    Raises
+    ------
+    SourceError
+        If its fields, dtypes or shapes are not those of `into`; names both sides.
+    """
+    _expect_mapping(sample, where)
+    if sample.keys() != into.keys():
+        raise SourceError(
+            where,
+            None,
+            f"its fields are {_listed(sample)}, expected {_listed(into)} as in the first sample; "
+            "select those that all samples have",
+        )
+    for name, place in into.items():
+        try:
+            array = as_array(sample[name])
+            found = spec_of(array)
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise SourceError(where, name, str(error)) from error
+        expected = ArraySpec(place.dtype, place.shape)
+        if found != expected:
+            raise SourceError(where, name, f"{found}, expected {expected} as in the first sample")
+        place[...] = array
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+class SequenceSource:
+    """Samples from anything with a length and an index.
+
+    Only the thread that runs `preprocess` reads it, in order.
+
+    Parameters
+    ----------
+    samples : sequence of mappings
+        A list of dicts or a map-style torch dataset, for instance.
+    fields : mapping of str to str, optional
+        Which names to take, and the field that each becomes. None: all, under their own names.
+
+    Examples
+    --------
+    >>> samples = [{"x": np.arange(3), "y": 0.5}, {"x": np.arange(3), "y": 1.5}]
+    >>> source = SequenceSource(samples, {"y": "label"})
+    >>> {name: str(spec) for name, spec in source.schema(0).items()}
+    {'label': 'float64 ()'}
+    >>> label = np.empty(())
+    >>> source.read(1, {"label": label})
+    >>> float(label)
+    1.5
+    """
+
+    def __init__(self, samples: SupportsSamples, fields: Mapping[str, str] | None = None) -> None:
+        self.kind = "sequence"
+        self.parallel = False
+        self._samples = samples
+        self._fields = None if fields is None else dict(fields)
+        self._taken: tuple[int, Any] | None = None
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return len(self._samples)
+
+    def name(self, index: int) -> None:
+        """Return None: the samples of a sequence have no names."""
+
+    def describe(self, index: int) -> str:
+        """Return "sample 7"."""
+        return f"sample {index}"
+
+    def schema(self, index: int) -> dict[str, ArraySpec]:
+        """Take sample `index` and return dtype and shape of its arrays.
+
+        Raises
+        ------
+        SourceError
+            If taking it fails, or it is nothing that a store can hold.
+        """
+        return _specs(self._take(index), self.describe(index))
+
+    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take sample `index` and copy its arrays.
+
+        Raises
+        ------
+        SourceError
+            If taking it fails, or it differs from `into`.
+        """
+        taken, self._taken = self._taken, None
+        sample = taken[1] if taken is not None and taken[0] == index else self._take(index)
+        store_sample(sample, into, self.describe(index))
+
+    def fingerprint(self, index: int) -> bytes:
+        """Summarise the contents of every sixteenth sample; of the others nothing.
+
+        Making a sample may be expensive, and comparing all would cost as much as starting anew. A sample
+        that is read next is not made twice.
+        """
+        if index % _SPOT:
+            return b""
+        sample = self._take(index)
+        self._taken = (index, sample)
+        digest = hashlib.blake2b(digest_size=16)
+        for name, value in sample.items() if isinstance(sample, Mapping) else ():
+            try:
+                array = as_array(value)
+            except (ValueError, TypeError, RuntimeError):
+                continue  # `read` will say so
+            digest.update(f"{name} {array.dtype} {array.shape}".encode("utf-8", "surrogatepass"))
+            digest.update(array.tobytes())
+        return digest.digest()
+
+    def _take(self, index: int) -> Any:
+        try:
+            sample = self._samples[index]
+        except Exception as error:
+            cause = f"the sequence raised {type(error).__name__}: {error}"
+            raise SourceError(self.describe(index), None, cause) from error
+        return _select(sample, self._fields, self.describe(index))
+
+
+def _select(sample: Any, fields: Mapping[str, str] | None, where: str) -> Any:
+    if fields is None or not isinstance(sample, Mapping):
+        return sample
+    absent = [name for name in fields if name not in sample]
+    if absent:
+        raise SourceError(where, None, f"has no array {_listed(absent)}; it has {_listed(sample)}")
+    return {field: sample[name] for name, field in fields.items()}
+
+
+class IterableSource:
+    """Samples that come one after the other, once.
+
+    Parameters
+    ----------
+    samples : iterable of mappings
+        A generator, for instance.
+    fields : mapping of str to str, optional
+        Which names to take, and the field that each becomes. None: all, under their own names.
+
+    Examples
+    --------
+    >>> source = IterableSource({"x": np.float32(i)} for i in range(3))
+    >>> {name: str(spec) for name, spec in source.schema().items()}
+    {'x': 'float32 ()'}
+    >>> [float(sample["x"]) for sample in source]
+    [0.0, 1.0, 2.0]
+    """
+
+    def __init__(self, samples: Iterable[Mapping[str, Any]], fields: Mapping[str, str] | None = None) -> None:
+        self.kind = "iterable"
+        self._samples = samples
+        self._iterator: Iterator[Any] | None = None
+        self._peeked: list[Any] = []
+        self._fields = None if fields is None else dict(fields)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Yield every sample; fields that a sample lacks are missing in it."""
+        samples = chain(self._peeked, self._iterator or iter(self._samples))
+        self._peeked, self._iterator = [], iter(())
+        fields = self._fields
+        if fields is None:
+            return samples
+        return (
+            {field: sample[name] for name, field in fields.items() if name in sample}
+            if isinstance(sample, Mapping)
+            else sample
+            for sample in samples
+        )
+
+    def schema(self, *, skip: bool = False) -> dict[str, ArraySpec]:
+        """Take the first sample, keep it for later, and return dtype and shape of its arrays.
+
+        Parameters
+        ----------
+        skip : bool
+            Whether to go on to the next sample where one cannot be stored.
+
+        Raises
+        ------
+        SourceError
+            If it is nothing that a store can hold, or there is none.
+        """
+        if self._iterator is None:
+            self._iterator = iter(self._samples)
+        fault: SourceError | None = None
+        for sample in self._iterator:
+            where = f"sample {len(self._peeked)}"
+            self._peeked.append(sample)
+            try:
+                return _specs(_select(sample, self._fields, where), where)
+            except SourceError as error:
+                if not skip:
+                    raise
+                fault = fault or error
+        if fault is not None:
+            raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
+        raise SourceError("the iterable", None, "there is no sample in it")
+
+
+def is_sequence(source: object) -> bool:
+    """Whether a source has a length and an index; torch's IterableDataset has the index by name only."""
+    iterable_only = any(kind.__name__ == "IterableDataset" for kind in type(source).__mro__)
+    return isinstance(source, Sequence) or (
+        hasattr(source, "__len__") and hasattr(source, "__getitem__") and not iterable_only
+    )

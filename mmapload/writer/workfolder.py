@@ -1,0 +1,178 @@
+"""The folder beside OUT in which a store is built: one process at a time, then renamed into place.
+
+`.<name>.partial` holds `lock`, `journal`, the list of the source's names, and `store`, which alone becomes
+OUT; nothing of the others is ever in a store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import json
+import os
+import shutil
+import warnings
+from typing import TYPE_CHECKING, Final
+
+from mmapload.errors import MmaploadError
+from mmapload.layout import RESERVED_GROUP
+from mmapload.store import METADATA
+from mmapload.writer.durable import sync_folder
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = ["WorkFolder", "is_store", "partial_path"]
+
+_EXCHANGE: Final = 2  # RENAME_EXCHANGE of renameat2(2)
+_AT_FDCWD: Final = -100
+_NO_LOCKS: Final = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def partial_path(out: str) -> str:
+    """Return the folder in which the store at `out` is built."""
+    parent, name = os.path.split(out)
+    return os.path.join(parent, f".{name}.partial")
+
+
+def is_store(path: str) -> bool:
+    """Whether a store of mmapload lies at `path`, be it sound or not, and nothing else with it."""
+    try:
+        with open(os.path.join(path, METADATA), "rb") as file:
+            notes = json.load(file)["attributes"]["mmapload"]
+            own = {METADATA, RESERVED_GROUP, *notes["fields"]}
+        return own.issuperset(os.listdir(path))
+    except (OSError, ValueError, LookupError, TypeError):
+        return False
+
+
+class WorkFolder:
+    """A work folder that this process has locked.
+
+    Parameters
+    ----------
+    out : str
+        Absolute path of the store to be.
+
+    Raises
+    ------
+    MmaploadError
+        If another process works on the same store; names its process id.
+    """
+
+    def __init__(self, out: str) -> None:
+        self.out = out
+        self.path = partial_path(out)
+        self.store = os.path.join(self.path, "store")
+        self.journal = os.path.join(self.path, "journal")
+        self.names = os.path.join(self.path, "names")
+        self._lock_path = os.path.join(self.path, "lock")
+        self._replaced = os.path.join(self.path, "replaced")
+        self._lock = self._acquire()
+        if os.path.isdir(self._replaced) and not os.path.lexists(out):
+            os.rename(self._replaced, out)  # a crash between the two renames of `publish`
+
+    def _acquire(self) -> int:
+        while True:
+            if os.path.lexists(self.path) and not os.path.isdir(self.path):
+                raise MmaploadError(f"{self.path} is no folder; the store is to be built there: move it away")
+            os.makedirs(self.path, exist_ok=True)
+            try:
+                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            except FileNotFoundError:
+                continue  # the one before us has just removed the folder
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = os.pread(fd, 100, 0).decode(errors="replace").strip() or "unknown"
+                os.close(fd)
+                raise MmaploadError(
+                    f"process {owner} is writing {self.out}: wait until it has finished, or stop it"
+                ) from None
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    os.close(fd)
+                    raise
+                warnings.warn(
+                    f"the file system of {self.path} has no locks: let one process alone write there",
+                    stacklevel=2,
+                )
+            with contextlib.suppress(FileNotFoundError):
+                # Whoever held the lock before may have removed the file that we have locked.
+                if os.path.samestat(os.fstat(fd), os.stat(self._lock_path)):
+                    os.ftruncate(fd, 0)
+                    os.pwrite(fd, str(os.getpid()).encode(), 0)
+                    return fd
+            os.close(fd)
+
+    def clear(self) -> None:
+        """Remove everything but the lock."""
+        for entry in os.listdir(self.path):
+            path = os.path.join(self.path, entry)
+            if path != self._lock_path:
+                _remove(path)
+
+    def keep_only(self, kept: dict[str, set[str]]) -> None:
+        """Remove from the store all but these files of these folders, and make the folders."""
+        os.makedirs(self.store, exist_ok=True)
+        for entry in os.listdir(self.store):
+            folder = os.path.join(self.store, entry)
+            if entry not in kept:
+                _remove(folder)
+                continue
+            for name in set(os.listdir(folder)) - kept[entry]:
+                _remove(os.path.join(folder, name))
+        for entry in kept:
+            os.makedirs(os.path.join(self.store, entry), exist_ok=True)
+
+    def publish(self) -> None:
+        """Put the finished store in its place, at once, and remove the rest.
+
+        A store that stands there is exchanged for the new one; where the system cannot do that in one step,
+        it is put aside first, and put back by the next run if this one dies in between.
+        """
+        sync_folder(self.path)
+        if not is_store(self.out):
+            os.rename(self.store, self.out)  # an empty folder gives way, anything else is an error
+        elif not _exchange(self.store, self.out):
+            os.rename(self.out, self._replaced)
+            os.rename(self.store, self.out)
+        sync_folder(os.path.dirname(self.out))
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the whole folder, the lock last."""
+        self.clear()
+        os.unlink(self._lock_path)
+        with contextlib.suppress(OSError):
+            os.rmdir(self.path)  # unless the next process has already made its lock there
+
+    def release(self) -> None:
+        """Give up the lock, and leave everything as it is."""
+        os.close(self._lock)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+def _remove(path: str) -> None:
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
+
+
+def _exchange(one: str, other: str) -> bool:
+    """Exchange two paths in one step (Linux 3.15, most file systems); False where that is not possible."""
+    rename = getattr(_libc, "renameat2", None)
+    if rename is None:
+        return False
+    return bool(
+        rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), ctypes.c_uint(_EXCHANGE)) == 0
+    )
