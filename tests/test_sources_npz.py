@@ -3,6 +3,7 @@ import io
 import os
 import pickle
 import struct
+import subprocess
 import sys
 import threading
 
@@ -385,8 +386,6 @@ def test_threads_read_side_by_side(tmp_path):
 
 
 def test_reading_imports_neither_torch_nor_zarr(tmp_path):
-    import subprocess
-
     code = (
         "import sys; import mmapload.sources.npz, mmapload.sources.listing; "
         "print([m for m in ('torch', 'zarr', 'numcodecs') if m in sys.modules])"
