@@ -1,0 +1,83 @@
+"""A batch that is ready when torch's default collation meets it.
+
+torch's `default_collate` looks up the class of a batch's first element in `default_collate_fn_map`. The
+elements of a `ReadyBatch` have a class of their own, registered there with a function that returns the
+tensors as they are, instead of stacking them once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
+
+import torch
+from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["ReadyBatch", "Sample"]
+
+Sample: TypeAlias = dict[str, torch.Tensor]
+"""Field name -> tensor of the field's shape and dtype."""
+
+
+class _BatchSample(dict[str, torch.Tensor]):
+    """A sample of a `ReadyBatch`: a dict, in a class that default collation can be told about."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[type[dict[str, torch.Tensor]], tuple[dict[str, torch.Tensor]]]:
+        return dict, (dict(self),)
+
+
+class ReadyBatch(Sequence[Sample]):
+    """Samples whose tensors are already stacked.
+
+    Attributes
+    ----------
+    tensors : dict of str to Tensor
+        Shape (len(batch), *field shape).
+
+    Examples
+    --------
+    >>> batch = ReadyBatch({"x": torch.arange(6).reshape(3, 2)}, 3)
+    >>> batch[1]
+    {'x': tensor([2, 3])}
+    >>> default_collate(batch)["x"] is batch.tensors["x"]
+    True
+    """
+
+    __slots__ = ("_length", "tensors")
+
+    def __init__(self, tensors: Sample, length: int) -> None:
+        self.tensors = tensors
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Sample: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Sample]: ...
+    def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._length))]
+        if not -self._length <= index < self._length:
+            raise IndexError(f"sample {index} of a batch of {self._length}")
+        return _BatchSample({name: tensor[index] for name, tensor in self.tensors.items()})
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the samples as plain dicts of views into the batch."""
+        for i in range(self._length):
+            yield {name: tensor[i] for name, tensor in self.tensors.items()}
+
+
+def _collate(batch: Sequence[_BatchSample], *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
+    if isinstance(batch, ReadyBatch):
+        return dict(batch.tensors)
+    return default_collate([dict(sample) for sample in batch])  # type: ignore[no-untyped-call] # torch's has no types
+
+
+default_collate_fn_map[_BatchSample] = _collate

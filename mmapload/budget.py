@@ -1,0 +1,124 @@
+"""How much memory there is: this machine's, or its container's where that is less."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from mmapload.sizes import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["AUTO_SHARE", "available_memory", "resolve_budget"]
+
+AUTO_SHARE: Final = 0.6
+"""Share of the available memory that `memory="auto"` takes; batches and the training itself need the rest."""
+
+_UNLIMITED: Final = 2**60
+"""cgroup v1 says "no limit" by a number near 2**63."""
+
+
+def resolve_budget(memory: str | float) -> int:
+    """Turn what a user says of memory into bytes.
+
+    Parameters
+    ----------
+    memory : "auto", a size such as "8GiB" or a number of bytes, or a fraction
+        `"auto"` is 0.6 of the available memory; a float above 0 and up to 1 is that share of it.
+
+    Raises
+    ------
+    ValueError
+        If it is none of these.
+
+    Examples
+    --------
+    >>> resolve_budget("8GiB"), resolve_budget(2**20)
+    (8589934592, 1048576)
+    """
+    if memory == "auto":
+        return int(available_memory() * AUTO_SHARE)
+    if isinstance(memory, float):
+        if not 0 < memory <= 1:
+            raise ValueError(f"memory as a fraction lies above 0 and at or below 1, not at {memory}")
+        return int(available_memory() * memory)
+    return parse_size(memory)
+
+
+def available_memory(root: str = "/") -> int:
+    """Count the bytes that this process can still use before the machine or a cgroup stops it.
+
+    The least of the system's own estimate (`MemAvailable`) and, for the process's memory cgroup and every
+    ancestor of it, version 1 or 2, the limit less what is used and cannot be reclaimed. The page cache can.
+
+    Parameters
+    ----------
+    root : str
+        Where `proc` and `sys` are found.
+    """
+    found = [_mem_available(root)]
+    found += [_cgroup_available(folder) for folder in _cgroup_folders(root)]
+    known = [number for number in found if number is not None]
+    return max(0, min(known)) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+
+
+def _mem_available(root: str) -> int | None:
+    for line in _lines(Path(root, "proc/meminfo")):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+def _cgroup_folders(root: str) -> Iterator[Path]:
+    """Yield the folder of this process's memory cgroup and of every ancestor that can be seen."""
+    paths: dict[str, str] = {}
+    for line in _lines(Path(root, "proc/self/cgroup")):
+        _, controllers, path = line.split(":", 2)
+        paths["cgroup" if "memory" in controllers.split(",") else "cgroup2" if not controllers else ""] = path
+    for line in _lines(Path(root, "proc/self/mountinfo")):
+        left, _, right = line.partition(" - ")
+        kind, _, options = right.split(" ", 2)
+        path = paths.get(kind, "")
+        if not path or (kind == "cgroup" and "memory" not in options.split(",")):
+            continue
+        _, _, _, mount_root, mount_point = left.split(" ")[:5]
+        # Inside a container the path may be the host's: then the mount's own root is the container's.
+        inside = (
+            os.path.relpath(path, mount_root)
+            if (path + "/").startswith(mount_root.rstrip("/") + "/")
+            else "."
+        )
+        folder = Path(root, mount_point.lstrip("/"))
+        yield folder
+        for part in Path(inside).parts:
+            folder /= part
+            yield folder
+
+
+def _cgroup_available(folder: Path) -> int | None:
+    for limit_name, usage_name in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        limit, usage = _number(folder / limit_name), _number(folder / usage_name)
+        if limit is not None and limit < _UNLIMITED and usage is not None:
+            cached = 0
+            stat = dict(line.split() for line in _lines(folder / "memory.stat"))
+            for key in ("inactive_file", "active_file"):
+                cached += int(stat.get(f"total_{key}", stat.get(key, 0)))
+            return limit - max(0, usage - cached)
+    return None
+
+
+def _number(path: Path) -> int | None:
+    lines = _lines(path)
+    return int(lines[0]) if lines and lines[0].isdigit() else None
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text().splitlines()
+    except OSError:
+        return []

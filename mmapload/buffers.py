@@ -1,0 +1,69 @@
+"""Memory used again: a buffer returns to its pool when the last array or tensor over it is gone.
+
+Copying a batch into memory that was used before takes a fraction of the time that fresh memory takes,
+because the system has to find and clear every fresh page.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmapload.mappings import PAGE, map_anonymous
+
+if TYPE_CHECKING:
+    from mmapload.codecs import Bytes
+
+__all__ = ["BufferPool"]
+
+
+class _Lease:
+    """What an array over pooled memory holds on to: gives the memory back when it is collected."""
+
+    __slots__ = ("__array_interface__", "idle", "memory")
+
+    def __init__(self, memory: Bytes, idle: deque[Bytes]) -> None:
+        self.memory = memory
+        self.idle = idle
+        self.__array_interface__: dict[str, Any] = memory.__array_interface__
+
+    def __del__(self) -> None:
+        # A deque of bounded length forgets its oldest entry; appending needs no lock, and so cannot
+        # deadlock when the collector runs this in the middle of `take`.
+        self.idle.append(self.memory)
+
+
+class BufferPool:
+    """Buffers by size.
+
+    Parameters
+    ----------
+    idle : int
+        How many unused buffers of one size are kept; more are returned to the system.
+
+    Examples
+    --------
+    >>> pool = BufferPool(idle=2)
+    >>> buffer = pool.take(100)
+    >>> address = buffer.ctypes.data
+    >>> del buffer
+    >>> pool.take(100).ctypes.data == address
+    True
+    """
+
+    def __init__(self, idle: int) -> None:
+        self._idle: defaultdict[int, deque[Bytes]] = defaultdict(lambda: deque(maxlen=idle))
+        self.made = 0
+
+    def take(self, nbytes: int) -> Bytes:
+        """Return `nbytes` of page-aligned memory, holding whatever was there before."""
+        rounded = max(PAGE, -(-nbytes // PAGE) * PAGE)
+        idle = self._idle[rounded]
+        try:
+            memory = idle.pop()
+        except IndexError:
+            self.made += 1
+            memory = map_anonymous(rounded)
+        return np.asarray(_Lease(memory, idle))[:nbytes]

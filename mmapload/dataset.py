@@ -1,0 +1,279 @@
+"""A torch Dataset over a store: `ds[i]` is a sample, a list of indices is a batch, both from memory."""
+
+from __future__ import annotations
+
+import operator
+import os
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from mmapload.batches import ReadyBatch, Sample
+from mmapload.budget import resolve_budget
+from mmapload.errors import ChunkError
+from mmapload.gather import BatchReader
+from mmapload.order import Geometry
+from mmapload.readers import VERIFY, Checks, Verify, reader_for
+from mmapload.residency import Residency
+from mmapload.sizes import format_size
+from mmapload.store import StrPath, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from mmapload.layout import FieldLayout
+    from mmapload.store import Store
+
+__all__ = ["ChunkDataset", "Sample"]
+
+
+class ChunkDataset(Dataset[Any]):
+    """Samples of a store, for torch's DataLoader or mmapload's.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A store that `mmapload preprocess` made.
+    fields : sequence of str, optional
+        The fields to load; all by default.
+    transform : callable, optional
+        Called with every sample, a dict of field name to tensor; its result takes the sample's place.
+    memory : "auto", a size such as "8GiB" or a number of bytes, or a fraction of the available memory
+        Budget for resident chunks on this machine, whatever the number of workers and ranks. "auto" is 0.6
+        of what is available to the process, its container's limit counted.
+    verify : {"first", "never", "always"}
+        When the checksum of a chunk is computed: the first time it is loaded, never, or every time.
+    with_index : bool
+        Whether samples have one more entry, `index`: the sample's number, int64.
+
+    Raises
+    ------
+    StoreNotFoundError, LayoutError
+        If there is no store, or not one that can be read.
+    ChunkError
+        If the file of a chunk is missing.
+    ValueError
+        If a field does not exist, or the budget cannot hold one chunk.
+
+    Notes
+    -----
+    `ds[i]` accepts what `operator.index` does (negative numbers, numpy integers, 0-d integer tensors, and
+    True as 1); slices and lists are a TypeError. Every tensor is writable, and writing into it reaches
+    neither the store nor a later read.
+
+    Examples
+    --------
+    >>> import mmapload, numpy as np, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
+    >>> ds = mmapload.ChunkDataset(folder.name + "/store")
+    >>> len(ds), ds[-1]
+    (10, {'x': tensor([9, 9, 9])})
+    """
+
+    def __init__(
+        self,
+        path: StrPath,
+        fields: Sequence[str] | None = None,
+        transform: Callable[[Sample], Any] | None = None,
+        *,
+        memory: str | float = "auto",
+        verify: Verify = "first",
+        with_index: bool = False,
+    ) -> None:
+        if verify not in VERIFY:
+            raise ValueError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
+        self.store = open_store(path)
+        self.fields = self._choose(fields)
+        self.transform = transform
+        self.with_index = with_index
+        if with_index and "index" in self.field_names:
+            raise ValueError("with_index adds an entry named 'index', and the store has a field of that name")
+        _refuse_missing(self.store)
+        self.memory = resolve_budget(memory)
+        if self.memory < self.chunk_nbytes:
+            raise ValueError(
+                f"memory={memory!r} is {format_size(self.memory)} here, and one chunk takes "
+                f"{format_size(self.chunk_nbytes)}: give more memory, load fewer fields, or preprocess "
+                "with a smaller --chunk-bytes"
+            )
+        self.follows_chunks = False
+        self._checks = Checks(verify, len(self.fields), self.store.layout.chunks)
+        self._reading: BatchReader | None = None
+        self._warned = False
+
+    def _choose(self, names: Sequence[str] | None) -> tuple[FieldLayout, ...]:
+        if names is None:
+            return self.store.layout.fields
+        if isinstance(names, str) or not names:
+            raise ValueError(f"fields is a list of field names, not {names!r}")
+        absent = [name for name in names if name not in self.store.fields]
+        if absent:
+            raise ValueError(
+                f"{self.store.path} has no field {absent[0]!r}; it has {', '.join(self.store.fields)}"
+            )
+        return tuple(self.store.field(name) for name in names)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields that are loaded."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def geometry(self) -> Geometry:
+        """What an order needs to know of the store."""
+        layout = self.store.layout
+        return Geometry(layout.samples, layout.chunk_length, layout.batch_size)
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded bytes of one chunk of the chosen fields."""
+        return sum(field.chunk_nbytes for field in self.fields)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether all chosen fields can be mapped, so that processes share what is resident."""
+        return all(field.codec.is_raw for field in self.fields)
+
+    @property
+    def exceeds_memory(self) -> bool:
+        """Whether the chunks do not all fit in the budget."""
+        return self._all_nbytes > self.memory
+
+    @property
+    def _all_nbytes(self) -> int:
+        return self.store.layout.chunks * self.chunk_nbytes
+
+    @property
+    def residency(self) -> Residency:
+        """Which chunks are in this process's memory; made anew in every process."""
+        return self._read_here().residency
+
+    def __len__(self) -> int:
+        return self.store.layout.samples
+
+    def __getitem__(self, index: int) -> Any:
+        position = operator.index(index)
+        if not -len(self) <= position < len(self):
+            raise IndexError(f"sample {position} of a store of {len(self)}")
+        return self.finish(self.read([position]))[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        # Without this, Python would end the loop at any IndexError, one in a user's transform too.
+        for index in range(len(self)):
+            yield self[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
+        """Return the samples of a batch: what torch's DataLoader calls.
+
+        Without a transform, the samples come as a `ReadyBatch`: a sequence of samples for a user's
+        own `collate_fn`, which torch's default collation passes through as one dict of stacked tensors.
+        """
+        if type(self).__getitem__ is not ChunkDataset.__getitem__:
+            return [self[index] for index in indices]
+        return self.finish(self.read(indices))
+
+    def finish(self, batch: ReadyBatch) -> Sequence[Any]:
+        """Apply the transform, if there is one, to every sample of a batch."""
+        if self.transform is None:
+            return batch
+        return [self.transform(sample) for sample in batch.samples()]
+
+    def read(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> ReadyBatch:
+        """Read a batch, without the transform.
+
+        Parameters
+        ----------
+        indices : sequence of int
+            In any order, repeats allowed; negative ones count from the end.
+
+        Returns
+        -------
+        ReadyBatch
+            Tensors of shape (len(indices), *field shape), in memory that nobody else holds.
+
+        Raises
+        ------
+        IndexError
+            If an index lies outside the store.
+        ChunkError
+            If a chunk's file is missing, of the wrong size, or damaged.
+        """
+        samples = self._positions(indices)
+        reading = self._read_here()
+        arrays = reading.batch(samples)
+        if reading.wanders and not (self._warned or self.follows_chunks):
+            self._warn_once()
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        if self.with_index:
+            tensors["index"] = torch.from_numpy(samples)
+        return ReadyBatch(tensors, len(samples))
+
+    def _positions(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        if isinstance(indices, np.ndarray):
+            samples = indices.astype(np.int64)
+        else:
+            samples = np.fromiter(map(operator.index, indices), np.int64, len(indices))
+        if len(samples) and (samples.min() < -len(self) or samples.max() >= len(self)):
+            wrong = samples[(samples < -len(self)) | (samples >= len(self))][0]
+            raise IndexError(f"sample {wrong} of a store of {len(self)}")
+        samples[samples < 0] += len(self)
+        return samples
+
+    def _read_here(self) -> BatchReader:
+        found = self._reading
+        if found is not None and found.pid == os.getpid():
+            return found
+        # After a fork the parent's locks and threads do not exist here. What it held stays referenced,
+        # untouched: taking it apart would need those locks.
+        self._inherited = found
+        layout = self.store.layout
+        exceeds = self.exceeds_memory
+        reader = reader_for(self.store, self.fields, self._checks, drop_behind=exceeds)
+        budget = self.memory if reader.maps else self.memory // _processes()
+        residency = Residency(reader, self.chunk_nbytes, layout.chunks, budget)
+        self._reading = made = BatchReader(residency, self.fields, layout.chunk_length)
+        return made
+
+    def _warn_once(self) -> None:
+        worker = get_worker_info()
+        self._warned = True
+        if worker is None or worker.id == 0:
+            warnings.warn(
+                f"samples are read at random from {format_size(self._all_nbytes)}, of which "
+                f"{format_size(self.memory)} fit in memory, so most come from the disk one by one. In the "
+                "DataLoader, replace shuffle=True by "
+                "sampler=mmapload.ChunkSampler(dataset, batch_size), or use mmapload.ChunkDataLoader",
+                stacklevel=4,
+            )
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.pop("_inherited", None)
+        state["_checks"] = self._checks.verify
+        state["_reading"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._checks = Checks(state["_checks"], len(self.fields), self.store.layout.chunks)
+
+
+def _refuse_missing(store: Store) -> None:
+    missing = store.missing_chunks()
+    if missing:
+        field, chunk, path = missing[0]
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise ChunkError(field, chunk, path, "a chunk file", f"no such file{more}")
+
+
+def _processes() -> int:
+    """Count the processes of this machine that share a budget: local ranks times DataLoader workers."""
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    worker = get_worker_info()
+    return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else 1)

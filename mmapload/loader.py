@@ -1,0 +1,196 @@
+"""A torch DataLoader by class that prepares batches of a store in threads, ahead of their use."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.utils.data import DataLoader
+
+from mmapload.dataset import ChunkDataset
+from mmapload.samplers import ChunkBatchSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+    from torch.utils.data import Dataset, Sampler
+
+    from mmapload.batches import ReadyBatch
+    from mmapload.order import Remainder
+    from mmapload.store import StrPath
+
+__all__ = ["ChunkDataLoader"]
+
+THREADS: Final = 2
+"""Threads that put batches together; each prepares one at a time."""
+
+PREFETCH: Final = 2
+"""Batches prepared ahead of the one that training has, as many as torch prefetches for each worker."""
+
+
+class ChunkDataLoader(DataLoader[Any]):
+    """torch's DataLoader, in the order of the chunks, with batches prepared in threads.
+
+    Takes what `torch.utils.data.DataLoader` takes, in the same places, with the same defaults; so changing
+    the import is enough. `shuffle=True` means windows of chunks, not a permutation of all samples.
+
+    Parameters
+    ----------
+    dataset : ChunkDataset, or path of a store
+        Another dataset is served by torch as usual, if a sampler is given for it.
+    batch_size : int
+        Per rank.
+    shuffle : bool or {"window", "batch", "full"}, optional
+        As for `ChunkSampler`; None and False: in order.
+    sampler, batch_sampler : optional
+        In place of mmapload's own order.
+    num_workers : int
+        0: threads of this process prepare batches, which is fastest unless samples pass through Python code.
+        Otherwise worker processes, as torch has them.
+    drop_last : bool
+        True means `remainder="drop"`.
+    window, seed, lanes, remainder
+        As for `ChunkSampler`.
+    memory
+        As for `ChunkDataset`; only where `dataset` is a path.
+    collate_fn, pin_memory, timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, \
+persistent_workers, pin_memory_device, in_order
+        As for torch. With `num_workers=0`, `prefetch_factor` is the number of batches prepared ahead.
+
+    Notes
+    -----
+    A batch is a dict of field name to tensor, (batch_size, *field shape). With `num_workers=0` a transform
+    and a `collate_fn` run in the thread that iterates.
+
+    Examples
+    --------
+    >>> import mmapload, numpy as np, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
+    >>> loader = ChunkDataLoader(folder.name + "/store", batch_size=4)
+    >>> [tuple(batch["x"].shape) for batch in loader]
+    [(4, 3), (4, 3), (2, 3)]
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any] | StrPath,
+        batch_size: int | None = 1,
+        shuffle: bool | str | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        window: int | str = "auto",
+        seed: int = 0,
+        lanes: int | None = None,
+        remainder: Remainder | None = None,
+        memory: str | float = "auto",
+        **others: Any,
+    ) -> None:
+        if isinstance(dataset, (str, os.PathLike)):
+            dataset = ChunkDataset(dataset, memory=memory)
+        elif memory != "auto":
+            raise ValueError("memory belongs to the dataset: pass it to ChunkDataset(memory=...)")
+        self._prefetch = prefetch_factor or PREFETCH
+        others.update(
+            num_workers=num_workers,
+            collate_fn=collate_fn,
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor if num_workers else None,
+            persistent_workers=persistent_workers,
+        )
+        self._chunks: ChunkBatchSampler | None = None
+        if sampler is not None or batch_sampler is not None or batch_size is None:
+            if isinstance(shuffle, str):
+                raise ValueError(f"shuffle={shuffle!r} is an order of mmapload's, and a sampler has its own")
+            super().__init__(
+                dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, **others
+            )
+            return
+        if drop_last and remainder not in {None, "drop"}:
+            raise ValueError(f"drop_last=True means remainder='drop', not {remainder!r}")
+        chunks = ChunkBatchSampler(
+            dataset,  # type: ignore[arg-type] # refused there with advice if it is none
+            batch_size,
+            shuffle=shuffle,
+            window=window,
+            seed=seed,
+            lanes=lanes,
+            remainder="drop" if drop_last else remainder,
+        )
+        super().__init__(dataset, batch_sampler=chunks, **others)
+        self._chunks = chunks
+        # torch leaves these at None and False beside a batch sampler; users read them.
+        self.__dict__.update(batch_size=batch_size, drop_last=chunks.drop_last, sampler=chunks.sampler)
+        chunks.sampler.lag = num_workers * (prefetch_factor or PREFETCH)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fix the epoch of the next iteration; without it, each iteration is the next epoch.
+
+        Raises
+        ------
+        AttributeError
+            If the loader was given a sampler that has no epochs.
+        """
+        for sampler in (self.batch_sampler, self.sampler):
+            fix = getattr(sampler, "set_epoch", None)
+            if fix is not None:
+                fix(epoch)
+                return
+        raise AttributeError("this loader's sampler has no epochs")
+
+    def __iter__(self) -> Any:
+        dataset = self.dataset
+        if self._chunks is None or self.num_workers or not isinstance(dataset, ChunkDataset):
+            return super().__iter__()
+        kind = type(dataset)
+        if (
+            kind.__getitem__ is not ChunkDataset.__getitem__
+            or kind.__getitems__ is not ChunkDataset.__getitems__
+        ):
+            return super().__iter__()
+        return self._from_threads(dataset, self._chunks.sampler.batches())
+
+    def _from_threads(self, dataset: ChunkDataset, indices: Iterator[npt.NDArray[np.int64]]) -> Iterator[Any]:
+        """Keep `prefetch` batches in preparation; an error surfaces at its batch, with its own traceback."""
+        coming: deque[Future[ReadyBatch]] = deque()
+        threads = ThreadPoolExecutor(THREADS, thread_name_prefix="mmapload-batch")
+        try:
+            for batch in indices:
+                coming.append(threads.submit(self._prepare, dataset, batch))
+                if len(coming) > self._prefetch:
+                    yield self._finish(dataset, coming.popleft().result())
+            while coming:
+                yield self._finish(dataset, coming.popleft().result())
+        finally:
+            threads.shutdown(wait=True, cancel_futures=True)
+            indices.close()  # type: ignore[attr-defined] # a generator: ends its loading ahead
+
+    def _prepare(self, dataset: ChunkDataset, indices: npt.NDArray[np.int64]) -> ReadyBatch:
+        batch = dataset.read(indices)
+        if self.pin_memory and torch.cuda.is_available():
+            batch.tensors.update({name: tensor.pin_memory() for name, tensor in batch.tensors.items()})
+        return batch
+
+    def _finish(self, dataset: ChunkDataset, batch: ReadyBatch) -> Any:
+        samples: Sequence[Any] = dataset.finish(batch)
+        return self.collate_fn(samples)  # type: ignore[arg-type] # torch says list; a sequence will do

@@ -1,0 +1,140 @@
+"""Memory from the operating system: private maps of files, anonymous memory, and advice about both.
+
+Python's own `mmap` keeps a descriptor for every map (before 3.13) and holds the GIL in `madvise`, so the
+three calls are made through ctypes. Linux and macOS.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import sys
+from errno import EAGAIN, EINTR, EINVAL, ENOSYS
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from mmapload.codecs import Bytes
+
+__all__ = ["PAGE", "drop_pages", "map_anonymous", "map_private", "populate"]
+
+PAGE: Final = mmap.PAGESIZE
+MADV_WILLNEED: Final = 3
+MADV_HUGEPAGE: Final = 14
+MADV_POPULATE_READ: Final = 22
+"""Linux 5.14: bring all pages in, and fail with EFAULT where touching one would raise SIGBUS."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = (
+    ctypes.c_void_p,
+    ctypes.c_size_t,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int,
+    ctypes.c_int64,
+)
+_munmap = _libc.munmap
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_madvise = _libc.madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+class _Map:
+    """Owner of one mapping: unmaps it when the last array over it is gone."""
+
+    __slots__ = ("__array_interface__", "address", "after", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, after: Callable[[], None] | None) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.after = after
+        self.__array_interface__: dict[str, Any] = {
+            "data": (address, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+    def __del__(self, munmap: Callable[[int, int], int] = _munmap) -> None:
+        munmap(self.address, self.nbytes)
+        if self.after is not None:
+            self.after()
+
+
+def _map(nbytes: int, flags: int, fd: int, offset: int, after: Callable[[], None] | None) -> Bytes:
+    protection = mmap.PROT_READ | mmap.PROT_WRITE
+    address = _mmap(None, nbytes, protection, flags, fd, offset)
+    if address in {None, ctypes.c_void_p(-1).value}:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mapping {nbytes} bytes: {os.strerror(number)}")
+    return np.asarray(_Map(address, nbytes, after))
+
+
+def map_private(fd: int, start: int, stop: int, after: Callable[[], None] | None = None) -> Bytes:
+    """Map bytes [start, stop) of a file: private, so that writing to the array never reaches the file.
+
+    Parameters
+    ----------
+    fd : int
+        Open for reading; may be closed afterwards.
+    start, stop : int
+        At most the file's size: touching a page beyond it raises SIGBUS.
+    after : callable, optional
+        Called when the memory has been unmapped, which happens when the last array over it is gone.
+
+    Returns
+    -------
+    ndarray of uint8
+        Writable (pages are copied on write).
+    """
+    aligned = start // PAGE * PAGE
+    return _map(stop - aligned, mmap.MAP_PRIVATE, fd, aligned, after)[start - aligned :]
+
+
+def map_anonymous(nbytes: int) -> Bytes:
+    """Return fresh zeroed memory, page-aligned, in huge pages where the system gives them."""
+    memory = _map(max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0, None)
+    if sys.platform == "linux":
+        _madvise(memory.ctypes.data, memory.nbytes, MADV_HUGEPAGE)  # advice: may be refused
+    return memory[:nbytes]
+
+
+def populate(memory: Bytes) -> None:
+    """Bring all pages of a map into memory, in one call that releases the GIL.
+
+    Where the system cannot, it is asked to read ahead, and pages come in as they are touched.
+
+    Raises
+    ------
+    OSError
+        If a page cannot be read: the file shrank, or its device failed.
+    """
+    address = memory.ctypes.data // PAGE * PAGE
+    nbytes = memory.ctypes.data + memory.nbytes - address
+    while _madvise(address, nbytes, MADV_POPULATE_READ) != 0:
+        number = ctypes.get_errno()
+        if number in {EINVAL, ENOSYS}:
+            _madvise(address, nbytes, MADV_WILLNEED)
+            return
+        if number not in {EAGAIN, EINTR}:
+            raise OSError(number, os.strerror(number))
+
+
+def drop_pages(path: str, start: int, stop: int) -> None:
+    """Ask the system to forget cached pages of a file that nobody has mapped; advice, so it never fails."""
+    if not hasattr(os, "posix_fadvise"):
+        return
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        return
+    try:
+        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    finally:
+        os.close(fd)

@@ -1,0 +1,64 @@
+"""Which of how many ranks this process is, and what all of them agree on."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch.distributed
+
+__all__ = ["Ranks", "find_ranks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """A process among those that train together.
+
+    Attributes
+    ----------
+    rank, world_size : int
+        Which, of how many.
+    nodes : int
+        How many machines they are spread over, where the launcher says so; else 1.
+    can_agree : bool
+        Whether `torch.distributed` connects them; not so where rank and world size are given by hand.
+    """
+
+    rank: int
+    world_size: int
+    nodes: int
+    can_agree: bool
+
+    def least(self, value: int) -> int:
+        """Return the least of all ranks' values; every rank has to call this."""
+        if not self.can_agree:
+            return value
+        values: list[int] = [0] * self.world_size
+        torch.distributed.all_gather_object(values, value)
+        return min(values)
+
+
+def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
+    """Take rank and world size as given, else from `torch.distributed`, else one process alone.
+
+    Raises
+    ------
+    ValueError
+        If only one of them is given, or the rank is not in [0, world size).
+
+    Examples
+    --------
+    >>> find_ranks(None, None)
+    Ranks(rank=0, world_size=1, nodes=1, can_agree=False)
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError(f"give rank and world_size both or neither, not {rank} and {world_size}")
+    if rank is not None and world_size is not None:
+        if not 0 <= rank < world_size:
+            raise ValueError(f"rank must lie in [0, world_size), found {rank} of {world_size}")
+        return Ranks(rank, world_size, 1, can_agree=False)
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return Ranks(0, 1, 1, can_agree=False)
+    size = torch.distributed.get_world_size()
+    nodes = os.environ.get("GROUP_WORLD_SIZE", "1")  # torchrun's name for the number of machines
+    return Ranks(torch.distributed.get_rank(), size, int(nodes) if nodes.isdigit() else 1, can_agree=size > 1)

@@ -1,0 +1,260 @@
+"""Bring chunks into memory: mapped where a chunk's file is its array, read and decoded otherwise.
+
+Both readers give equal arrays for the same store; only where the memory comes from differs.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from mmapload.buffers import BufferPool
+from mmapload.chunkfile import expect_checksum, open_chunk_file, read_chunk_file, read_exactly
+from mmapload.codecs import CHECKSUM_BYTES
+from mmapload.errors import ChunkError
+from mmapload.mappings import drop_pages, map_private, populate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from mmapload.layout import FieldLayout
+    from mmapload.store import Store
+
+__all__ = ["BufferedReader", "Checks", "ChunkArrays", "ChunkReader", "MappedReader", "Verify", "reader_for"]
+
+ChunkArrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
+"""The samples of one chunk: field name -> array of shape (samples, *field shape), writable, private."""
+
+Verify: TypeAlias = Literal["first", "never", "always"]
+VERIFY: Final = ("first", "never", "always")
+
+
+class Checks:
+    """Which chunk files still have to be checked against their checksum.
+
+    The marks lie in memory that forked processes share, so a chunk checked by one is checked for all.
+    """
+
+    def __init__(self, verify: Verify, fields: int, chunks: int) -> None:
+        self.verify = verify
+        self._chunks = chunks
+        self._marks = mmap.mmap(-1, max(1, fields * chunks))
+
+    def due(self, field: int, chunk: int) -> bool:
+        """Say whether loading this chunk must compute its checksum."""
+        return self.verify == "always" or (
+            self.verify == "first" and not self._marks[field * self._chunks + chunk]
+        )
+
+    def passed(self, field: int, chunk: int) -> None:
+        """Note that the checksum was right."""
+        self._marks[field * self._chunks + chunk] = 1
+
+
+class ChunkReader(Protocol):
+    """Loads chunks. Thread-safe; every array that it gives out is the caller's alone."""
+
+    chunks_loaded: int
+    bytes_loaded: int
+
+    @property
+    def maps(self) -> bool:
+        """Whether loading maps files, so that the page cache holds what was loaded."""
+
+    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+        """Load rows [start, stop) of a chunk, all of them by default.
+
+        Raises
+        ------
+        ChunkError
+            If a file is missing, of the wrong size, or damaged.
+        """
+
+    def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
+        """Bring the bytes of these rows' files into the page cache."""
+
+    def read_rows(
+        self,
+        chunk: int,
+        rows: npt.NDArray[np.int64],
+        into: Mapping[str, npt.NDArray[Any]],
+        places: npt.NDArray[np.int64],
+    ) -> bool:
+        """Read single rows of a chunk into `into[field][places]` without loading the chunk.
+
+        Returns
+        -------
+        bool
+            False if that cannot be done: the chunk has to be decoded, or checked, as a whole.
+        """
+
+
+class _Reader:
+    def __init__(self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks) -> None:
+        self.store = store
+        self.fields = fields
+        self.checks = checks
+        self.chunks_loaded = 0
+        self.bytes_loaded = 0
+        self._counting = threading.Lock()
+
+    def _count(self, chunks: int, nbytes: int) -> None:
+        with self._counting:
+            self.chunks_loaded += chunks
+            self.bytes_loaded += nbytes
+
+    def _paths(self, chunk: int) -> list[tuple[int, FieldLayout, str]]:
+        return [(i, field, self.store.chunk_path(field, chunk)) for i, field in enumerate(self.fields)]
+
+    def _stop(self, chunk: int, stop: int | None) -> int:
+        return self.store.layout.chunk_samples(chunk) if stop is None else stop
+
+
+class MappedReader(_Reader):
+    """Maps raw chunks: private and writable, so that no change reaches the file or a later load.
+
+    Attributes
+    ----------
+    drop_behind : bool
+        Whether a chunk's pages are given back to the system when its last array is gone: for data larger
+        than the memory budget.
+    """
+
+    maps = True
+
+    def __init__(
+        self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+    ) -> None:
+        super().__init__(store, fields, checks)
+        self.drop_behind = drop_behind
+
+    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+        """Map the rows, bring all their pages in, and check the chunk if that is due."""
+        return self._map(chunk, start, self._stop(chunk, stop), drop=self.drop_behind)
+
+    def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
+        """Bring the pages in, check the chunk if that is due, and leave them to the page cache."""
+        self._map(chunk, start, self._stop(chunk, stop), drop=False)
+
+    def _map(self, chunk: int, start: int, stop: int, *, drop: bool) -> ChunkArrays:
+        arrays, loaded = {}, 0
+        for i, field, path in self._paths(chunk):
+            shape = (stop - start, *field.shape)
+            if field.sample_nbytes == 0:
+                arrays[field.name] = np.empty(shape, field.dtype)
+                continue
+            due = self.checks.due(i, chunk)
+            first, last = start * field.sample_nbytes, stop * field.sample_nbytes
+            # A checksum covers the whole file, so the first load of any row maps all of it.
+            begin, end = (0, field.chunk_nbytes + CHECKSUM_BYTES) if due else (first, last)
+            fd, _ = open_chunk_file(field, chunk, path)
+            try:
+                memory = map_private(fd, begin, end, partial(drop_pages, path, begin, end) if drop else None)
+                populate(memory)
+            except OSError as error:
+                raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
+            finally:
+                os.close(fd)
+            if due:
+                payload = memory[: field.chunk_nbytes]
+                expect_checksum(field, chunk, path, payload, memory[field.chunk_nbytes :].tobytes())
+                self.checks.passed(i, chunk)
+            loaded += end - begin
+            rows = memory[first - begin : last - begin]
+            arrays[field.name] = rows.view(field.dtype).reshape(shape)
+        self._count(1, loaded)
+        return arrays
+
+    def read_rows(
+        self,
+        chunk: int,
+        rows: npt.NDArray[np.int64],
+        into: Mapping[str, npt.NDArray[Any]],
+        places: npt.NDArray[np.int64],
+    ) -> bool:
+        """Read rows by position, straight into their places; refuses while the chunk has to be checked."""
+        fields = [(field, path) for _, field, path in self._paths(chunk) if field.sample_nbytes]
+        if any(self.checks.due(i, chunk) for i, field in enumerate(self.fields) if field.sample_nbytes):
+            return False
+        for field, path in fields:
+            fd, _ = open_chunk_file(field, chunk, path)
+            try:
+                target = into[field.name].reshape(len(into[field.name]), -1).view(np.uint8)
+                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                    if not read_exactly(fd, target[place], row * field.sample_nbytes):
+                        raise ChunkError(field.name, chunk, path, f"row {row}", "the end of the file")
+            except OSError as error:
+                if isinstance(error, ChunkError):
+                    raise
+                raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
+            finally:
+                os.close(fd)
+        self._count(0, len(rows) * sum(field.sample_nbytes for field, _ in fields))
+        return True
+
+
+class BufferedReader(_Reader):
+    """Reads whole chunk files and decodes them into recycled buffers; for any codec."""
+
+    maps = False
+
+    def __init__(
+        self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+    ) -> None:
+        super().__init__(store, fields, checks)
+        self.drop_behind = drop_behind
+        self._pool = BufferPool(idle=4)
+
+    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+        """Read, check if that is due, and decode the whole chunk."""
+        stop = self._stop(chunk, stop)
+        arrays, loaded = {}, 0
+        for i, field, path in self._paths(chunk):
+            shape = (field.chunk_length, *field.shape)
+            if field.sample_nbytes == 0:
+                arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
+                continue
+            memory = self._pool.take(field.chunk_nbytes)
+            due = self.checks.due(i, chunk)
+            size = read_chunk_file(field, chunk, path, memory, verify=due)
+            if due:
+                self.checks.passed(i, chunk)
+            if self.drop_behind:
+                drop_pages(path, 0, size)
+            loaded += size
+            arrays[field.name] = memory.view(field.dtype).reshape(shape)[start:stop]
+        self._count(1, loaded)
+        return arrays
+
+    def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
+        """Ask the system to read the chunk's files ahead."""
+        for _, field, path in self._paths(chunk):
+            if field.sample_nbytes and hasattr(os, "posix_fadvise"):
+                fd, size = open_chunk_file(field, chunk, path)
+                os.posix_fadvise(fd, 0, size, os.POSIX_FADV_WILLNEED)
+                os.close(fd)
+
+    def read_rows(
+        self,
+        chunk: int,
+        rows: npt.NDArray[np.int64],
+        into: Mapping[str, npt.NDArray[Any]],
+        places: npt.NDArray[np.int64],
+    ) -> bool:
+        """Refuse: a chunk is decoded whole."""
+        return False
+
+
+def reader_for(
+    store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+) -> ChunkReader:
+    """Choose the reader: mapped if every field is raw, else buffered."""
+    kind = MappedReader if all(field.codec.is_raw for field in fields) else BufferedReader
+    return kind(store, fields, checks, drop_behind=drop_behind)

@@ -1,0 +1,229 @@
+"""Which chunks are in memory: loaded ahead of their use, kept while they are needed, dropped behind.
+
+A sampler says what its epoch will touch, as a stream of `Use`s, and how far training has come; threads
+load what comes next, in the order of use, as long as the memory budget has room. What nobody announced is
+loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict, deque
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from mmapload.errors import ChunkError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from mmapload.order import Use
+    from mmapload.readers import ChunkArrays, ChunkReader
+
+__all__ = ["Counts", "Residency"]
+
+THREADS: Final = 2
+"""Threads that load ahead; two keep a disk busier than one, and more gained little on the disks measured."""
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a `Residency` has done so far.
+
+    Attributes
+    ----------
+    hits, misses : int
+        How often a chunk that was asked for was resident (or on its way), and how often it was not.
+    ahead : int
+        Chunks or rows brought in before they were asked for.
+    dropped : int
+        Chunks dropped to make room, or because training has passed them.
+    resident_bytes, peak_bytes : int
+        Decoded bytes of the chunks held now, and at most so far.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    ahead: int = 0
+    dropped: int = 0
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+
+
+class Residency:
+    """A bounded set of resident chunks. Thread-safe; belongs to one process.
+
+    Parameters
+    ----------
+    reader : ChunkReader
+        Loads chunks.
+    chunk_nbytes : int
+        Decoded bytes of one chunk, all fields.
+    chunks : int
+        How many there are.
+    budget : int
+        Bytes that resident chunks may take together; at least one chunk is always held.
+    """
+
+    def __init__(self, reader: ChunkReader, chunk_nbytes: int, chunks: int, budget: int) -> None:
+        self.reader = reader
+        self.counts = Counts()
+        self.capacity = max(1, min(chunks, budget // max(1, chunk_nbytes)))
+        self.holds_all = self.capacity == chunks
+        self._chunk_nbytes = chunk_nbytes
+        self._lock = threading.Lock()
+        self._resident: OrderedDict[int, Future[ChunkArrays]] = OrderedDict()
+        self._plan: Iterator[Use] = iter(())
+        self._pending: deque[Use] = deque()
+        self._last_step: dict[int, int] = {}
+        self._rows_only = False
+        self._asked = False
+        self._horizon = -1
+        self._running = 0
+
+    def follow(self, plan: Iterable[Use], *, rows_only: bool = False) -> None:
+        """Take up the plan of an epoch in place of the one before.
+
+        Parameters
+        ----------
+        plan : iterable of Use
+            Ordered by first step; read lazily.
+        rows_only : bool
+            Whether chunks are visited in parts far from each other in time, so that only the rows of a
+            use are worth bringing in, and only into the page cache.
+        """
+        with self._lock:
+            self._plan = iter(plan)
+            self._pending.clear()
+            self._last_step.clear()
+            self._rows_only = rows_only
+            self._asked = False
+            self._horizon = -1
+
+    def advance(self, step: int, horizon: int) -> None:
+        """Note that training has come to `step`: drop what lies behind, load what is used up to `horizon`.
+
+        Parameters
+        ----------
+        step : int
+            Everything last used before it may go.
+        horizon : int
+            Step up to which chunks are loaded ahead, where the budget has room.
+        """
+        with self._lock:
+            for chunk in [chunk for chunk, last in self._last_step.items() if last < step]:
+                del self._last_step[chunk]
+                if not self.holds_all:
+                    self._drop(chunk)
+            self._horizon = horizon
+            self._read_plan(step)
+            more = min(THREADS - self._running, sum(use.first_step <= horizon for use in self._pending))
+            self._running += max(0, more)
+        for _ in range(more):
+            threading.Thread(target=self._load_ahead, name="mmapload-ahead", daemon=True).start()
+
+    def _read_plan(self, step: int) -> None:
+        """Read the plan up to the first use beyond the horizon."""
+        while not self._pending or self._pending[-1].first_step <= self._horizon:
+            use = next(self._plan, None)
+            if use is None:
+                return
+            if use.last_step >= step:
+                self._pending.append(use)
+                if not self._rows_only:
+                    self._last_step[use.chunk] = max(use.last_step, self._last_step.get(use.chunk, 0))
+
+    def covers(self, chunk: int) -> bool:
+        """Say whether `get` is the way to this chunk: it is resident or planned, or everything fits.
+
+        Otherwise it may be cheaper to read single rows.
+        """
+        with self._lock:
+            return self.holds_all or chunk in self._resident or chunk in self._last_step
+
+    def get(self, chunk: int) -> ChunkArrays:
+        """Return a chunk's arrays, loading them if need be. They are shared: for reading only.
+
+        Raises
+        ------
+        ChunkError
+            If a file of it is missing, of the wrong size, or damaged.
+        """
+        with self._lock:
+            self._asked = True
+            found = self._resident.get(chunk)
+            if found is None:
+                self.counts.misses += 1
+                self._make_room(by_force=True)
+                future = self._admit(chunk)
+            else:
+                self.counts.hits += 1
+                self._resident.move_to_end(chunk)
+        if found is None:
+            self._load(chunk, future)
+            return future.result()
+        return found.result()
+
+    def _load_ahead(self) -> None:
+        """Load what is pending, in order; the thread ends when nothing is due or the budget is full."""
+        while True:
+            with self._lock:
+                use = self._next_due()
+                if use is None:
+                    self._running -= 1
+                    return
+                self.counts.ahead += 1
+                future = None if self._to_cache else self._admit(use.chunk)
+            if future is not None:
+                self._load(use.chunk, future)
+            else:
+                with contextlib.suppress(ChunkError):  # whoever asks for the rows finds it again
+                    self.reader.warm(use.chunk, use.start, use.stop)
+
+    @property
+    def _to_cache(self) -> bool:
+        # Decoding ahead is in vain where other processes do the reading, so it starts when the first
+        # chunk has been asked for in this one; until then files are brought in as they are.
+        return self._rows_only or not (self.reader.maps or self._asked)
+
+    def _next_due(self) -> Use | None:
+        while self._pending and self._pending[0].first_step <= self._horizon:
+            if self._to_cache:
+                return self._pending.popleft()
+            if self._pending[0].chunk not in self._resident:
+                return self._pending.popleft() if self._make_room() else None
+            self._pending.popleft()
+        return None
+
+    def _admit(self, chunk: int) -> Future[ChunkArrays]:
+        future: Future[ChunkArrays] = Future()
+        self._resident[chunk] = future
+        self.counts.resident_bytes += self._chunk_nbytes
+        self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.resident_bytes)
+        return future
+
+    def _make_room(self, *, by_force: bool = False) -> bool:
+        """Drop what is not planned, oldest first, until one more chunk fits; planned ones only by force."""
+        for planned in (False, True) if by_force else (False,):
+            for chunk in list(self._resident):
+                if len(self._resident) < self.capacity:
+                    return True
+                if self._resident[chunk].done() and (chunk in self._last_step) == planned:
+                    self._drop(chunk)
+        return len(self._resident) < self.capacity
+
+    def _drop(self, chunk: int) -> None:
+        if self._resident.pop(chunk, None) is not None:
+            self.counts.dropped += 1
+            self.counts.resident_bytes -= self._chunk_nbytes
+
+    def _load(self, chunk: int, future: Future[ChunkArrays]) -> None:
+        try:
+            future.set_result(self.reader.load(chunk))
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the chunk gets it
+            with self._lock:
+                if self._resident.get(chunk) is future:
+                    self._drop(chunk)
+            future.set_exception(error)

@@ -1,0 +1,260 @@
+"""Samplers that follow the chunks of a store, for torch's own DataLoader and for mmapload's."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Any, Final
+
+from torch.utils.data import BatchSampler, DistributedSampler
+
+from mmapload.dataset import ChunkDataset
+from mmapload.order import auto_window, epoch_order
+from mmapload.ranks import find_ranks
+from mmapload.sizes import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from mmapload.order import EpochOrder, Mode, Remainder
+    from mmapload.ranks import Ranks
+
+__all__ = ["ChunkBatchSampler", "ChunkSampler"]
+
+_MODES: Final[dict[bool | str | None, Mode]] = {
+    None: "sequential",
+    False: "sequential",
+    True: "window",
+    "window": "window",
+    "batch": "batch",
+    "full": "full",
+}
+
+
+class ChunkSampler(DistributedSampler[int]):
+    """Order the samples of a `ChunkDataset` so that whole chunks can be loaded ahead of their use.
+
+    Takes the place of RandomSampler, SequentialSampler and DistributedSampler in `DataLoader(sampler=...)`.
+    While it is iterated it tells the dataset which chunks come next.
+
+    Parameters
+    ----------
+    dataset : ChunkDataset
+        Not a Subset of one: its indices do not follow the chunks.
+    batch_size : int
+        Per rank; the same as the DataLoader's.
+    shuffle : bool or {"window", "batch", "full"}
+        True is "window": samples mixed within a moving window of chunks in random order. "batch": the
+        batches that the store was made with, in random order. "full": a permutation of all samples, for data
+        that fit in memory. False: in order. `docs/order.md` has them in full.
+    window : int or "auto"
+        Samples that are mixed with each other; "auto" is the larger of 1,024 samples and 16 chunks. Two
+        windows have to fit in the dataset's memory budget, else the window is cut to whole chunks, with a
+        warning.
+    seed : int
+        Of the order; the same on all ranks.
+    rank, world_size : int, optional
+        By default those of `torch.distributed` where it is initialised, else 0 of 1. Given by hand, the
+        ranks cannot agree on a smaller window, so one that does not fit is a ValueError.
+    lanes : int, optional
+        Groups of ranks with windows of their own; by default one a machine.
+    remainder : {"keep", "pad", "drop"}, optional
+        What becomes of the last samples where they do not fill a batch on every rank. By default kept on
+        one rank and padded on several; every rank has the same number of steps in any case.
+
+    Raises
+    ------
+    ValueError
+        If the numbers do not fit together; the message names values that do.
+    TypeError
+        If `dataset` is no ChunkDataset.
+
+    Notes
+    -----
+    Each iteration is the next epoch, unless `set_epoch` has been called before it.
+
+    Examples
+    --------
+    >>> import mmapload, numpy as np, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
+    >>> ds = mmapload.ChunkDataset(folder.name + "/store")
+    >>> sampler = ChunkSampler(ds, 4)
+    >>> sorted(sampler) == list(range(10)), len(sampler)
+    (True, 10)
+    >>> list(ChunkSampler(ds, 4, shuffle=False, rank=1, world_size=2))
+    [4, 5, 6, 7, 0, 1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        dataset: ChunkDataset,
+        batch_size: int,
+        *,
+        shuffle: bool | str | None = True,
+        window: int | str = "auto",
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        lanes: int | None = None,
+        remainder: Remainder | None = None,
+    ) -> None:
+        # DistributedSampler's own constructor would insist on a process group; its attributes are all here.
+        if not isinstance(dataset, ChunkDataset):
+            raise TypeError(
+                f"a chunk sampler orders a ChunkDataset, not a {type(dataset).__name__}; "
+                "use torch's own samplers for a Subset or a ConcatDataset"
+            )
+        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
+            raise ValueError(f"batch_size must be a positive integer, not {batch_size!r}")
+        if shuffle not in _MODES:
+            raise ValueError(f"shuffle is True, False, 'window', 'batch' or 'full', not {shuffle!r}")
+        self.ranks: Ranks = find_ranks(rank, world_size)
+        self.dataset = self._chunk_dataset = dataset
+        self.batch_size = batch_size
+        self.num_replicas = self.ranks.world_size
+        self.rank = self.ranks.rank
+        self.mode: Mode = _MODES[shuffle]
+        self.shuffle = self.mode != "sequential"
+        self.seed = seed
+        self.lanes = (lanes or self.ranks.nodes) if self.mode == "window" else 1
+        self.remainder: Remainder = remainder or ("keep" if self.num_replicas == 1 else "pad")
+        self.drop_last = self.remainder == "drop"
+        self.window = _fit_window(self, window) if self.mode == "window" else None
+        self.epoch = 0
+        self.lag: int | None = None
+        self._fresh = True
+        order = self.order(0)
+        order.check_world_size(self.num_replicas)
+        self.num_samples = order.rank_length(self.rank, self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+        self.steps = order.steps
+        dataset.follows_chunks = True
+
+    def order(self, epoch: int) -> EpochOrder:
+        """Return the order of an epoch, a pure function of the arguments."""
+        return epoch_order(
+            self._chunk_dataset.geometry,
+            global_batch=self.batch_size * self.num_replicas,
+            mode=self.mode,
+            seed=self.seed,
+            epoch=epoch,
+            window=self.window,
+            lanes=self.lanes,
+            remainder=self.remainder,
+        )
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        for batch in self.batches():
+            yield from batch.tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fix the epoch of the next iteration."""
+        self.epoch = epoch
+        self._fresh = True
+
+    def batches(self) -> Iterator[npt.NDArray[np.int64]]:
+        """Iterate over an epoch by batches of sample numbers, telling the dataset what comes next."""
+        if not self._fresh:
+            self.epoch += 1
+        self._fresh = False
+        order = self.order(self.epoch)
+        residency = self._chunk_dataset.residency
+        ahead = self._ahead()
+        # How far training lags behind the sampler depends on a DataLoader that it cannot see.
+        lag = ahead // 4 if self.lag is None else self.lag
+        if self.mode != "full":
+            residency.follow(order.uses(self.rank, self.num_replicas), rows_only=self.mode == "batch")
+        try:
+            for step, batch in enumerate(order.rank_batches(self.rank, self.num_replicas)):
+                residency.advance(step - lag, step + ahead)
+                yield batch
+        finally:
+            residency.follow(())
+
+    def _ahead(self) -> int:
+        """Count the steps to load ahead: about a window, and what half the budget holds."""
+        layout = self._chunk_dataset.store.layout
+        window = self.window or auto_window(layout.samples, layout.chunk_length)
+        per_step = self.batch_size * self.num_replicas
+        nbytes = per_step * self._chunk_dataset.chunk_nbytes // layout.chunk_length
+        half = self._chunk_dataset.memory // 2 // max(1, nbytes)
+        return max(1, min(window // per_step, half))
+
+
+def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
+    """Return the window, cut to what the dataset's budget holds on every rank."""
+    dataset, lanes = sampler._chunk_dataset, sampler.lanes  # noqa: SLF001 - dataset is torch's name, of a wider type
+    length = dataset.store.layout.chunk_length
+    if asked == "auto":
+        window = auto_window(len(dataset), length, lanes)
+    elif isinstance(asked, int) and not isinstance(asked, bool) and asked > 0:
+        window = asked
+    else:
+        raise ValueError(f"window is a positive number of samples or 'auto', not {asked!r}")
+    capacity = dataset.residency.capacity
+    # Two windows in a row touch one chunk more than their length says, since windows cut chunks.
+    fits = dataset.residency.holds_all or -(-2 * window // length) + 1 <= capacity
+    room = max(1, (capacity - 1) // 2) * length
+    room = max(room // lanes * lanes, lanes)
+    wanted = window if fits else min(window, room)
+    if sampler.ranks.can_agree or wanted == window:
+        wanted = sampler.ranks.least(wanted)
+    elif sampler.num_replicas > 1:
+        raise ValueError(
+            f"two windows of {window} samples do not fit in the dataset's memory budget of "
+            f"{format_size(dataset.memory)}, and with rank and world_size given by hand the ranks cannot "
+            f"agree on a smaller one: pass window={wanted} on every rank, or give more memory"
+        )
+    if wanted < window and sampler.rank == 0:
+        warnings.warn(
+            f"two windows of {window} samples do not fit in the dataset's memory budget of "
+            f"{format_size(dataset.memory)}: samples are shuffled in windows of {wanted}. Pass "
+            f"window={wanted} to have this order anywhere, or give ChunkDataset(memory=...) more",
+            stacklevel=4,
+        )
+    return wanted
+
+
+class ChunkBatchSampler(BatchSampler):
+    """The same order by batches, for `DataLoader(batch_sampler=...)`; arguments as for `ChunkSampler`.
+
+    Attributes
+    ----------
+    sampler : ChunkSampler
+        Holds the epoch.
+    batch_size : int
+        Per rank.
+    drop_last : bool
+        Whether the last samples are left out where they do not fill a batch on every rank.
+
+    Examples
+    --------
+    >>> import mmapload, numpy as np, tempfile
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
+    >>> ds = mmapload.ChunkDataset(folder.name + "/store")
+    >>> list(ChunkBatchSampler(ds, 4, shuffle=False))
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    """
+
+    def __init__(self, dataset: ChunkDataset, batch_size: int, **arguments: Any) -> None:
+        sampler = ChunkSampler(dataset, batch_size, **arguments)
+        super().__init__(sampler, batch_size, drop_last=sampler.drop_last)
+        self.sampler: ChunkSampler = sampler
+
+    def __len__(self) -> int:
+        return self.sampler.steps
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for batch in self.sampler.batches():
+            yield batch.tolist()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Fix the epoch of the next iteration."""
+        self.sampler.set_epoch(epoch)
