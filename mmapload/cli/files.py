@@ -1,0 +1,75 @@
+"""Which files lie in a store's folders, and which of them belong there."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmapload.layout import RESERVED_GROUP
+from mmapload.store import METADATA, NAME_ARRAYS
+
+if TYPE_CHECKING:
+    from mmapload.layout import FieldLayout
+    from mmapload.store import Store
+
+__all__ = ["FieldFiles", "foreign_files", "survey"]
+
+_CHUNK = re.compile(r"c\.(0|[1-9][0-9]{0,15})((?:\.0)*)")
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFiles:
+    """What is in the folder of one field.
+
+    Attributes
+    ----------
+    present : int
+        Chunk files that are there.
+    nbytes : int
+        Their size on the disk, checksums included.
+    foreign : tuple of str
+        Names of all else, sorted; the metadata is not among them.
+    """
+
+    present: int
+    nbytes: int
+    foreign: tuple[str, ...]
+
+
+def survey(store: Store, field: FieldLayout) -> FieldFiles:
+    """List the folder of a field, once; nothing is opened."""
+    chunks = store.layout.chunks if field.sample_nbytes else 0
+    present, nbytes, foreign = 0, 0, []
+    folder = os.path.join(store.path, field.name)
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            found = _CHUNK.fullmatch(entry.name)
+            if found and int(found[1]) < chunks and entry.name == field.chunk_key(int(found[1])):
+                present += 1
+                nbytes += _size(entry)
+            elif entry.name != METADATA:
+                foreign.append(entry.name)
+    return FieldFiles(present, nbytes, tuple(sorted(foreign)))
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat().st_size
+    except OSError:  # a dangling link, or gone meanwhile
+        return 0
+
+
+def foreign_files(store: Store) -> list[str]:
+    """List the paths in a store that do not belong to it."""
+    own = {METADATA, *store.fields} | ({RESERVED_GROUP} if store.layout.has_names else set())
+    foreign = [os.path.join(store.path, name) for name in sorted(os.listdir(store.path)) if name not in own]
+    for field in store.layout.fields:
+        names = survey(store, field).foreign
+        foreign += [os.path.join(store.path, field.name, name) for name in names]
+    if store.layout.has_names:
+        group = os.path.join(store.path, RESERVED_GROUP)
+        present = sorted(os.listdir(group)) if os.path.isdir(group) else []
+        foreign += [os.path.join(group, name) for name in present if name not in {METADATA, *NAME_ARRAYS}]
+    return foreign

@@ -1,0 +1,155 @@
+"""`mmapload preprocess`: from `.npz` files to a store."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+from mmapload.cli.parsing import UsageError, counting_number, size, whole_number
+from mmapload.errors import MmaploadError
+from mmapload.sizes import format_size
+
+if TYPE_CHECKING:
+    import argparse
+
+    from mmapload.preprocess import PreprocessPlan, PreprocessResult
+
+__all__ = ["DESCRIPTION", "EXAMPLES", "HELP", "USAGE", "add_arguments", "run"]
+
+HELP: Final = "write .npz files into a store"
+USAGE: Final = "mmapload preprocess SOURCE... OUT --batch-size B [options]"
+DESCRIPTION: Final = """\
+Write .npz files, each of them one sample of named arrays, into a store.
+
+SOURCE is a folder (with all folders below it), an .npz file, or a glob in quotes; samples stand in the
+natural order of their paths. The sources are only read. An interrupted run leaves .OUT.partial beside
+OUT, and the same command continues it; OUT appears when it is whole."""
+EXAMPLES: Final = """\
+examples:
+  mmapload preprocess train/ train.mml --batch-size 32
+  mmapload preprocess train/ train.mml --batch-size 32 --dry-run
+  mmapload preprocess 'data/*/frames_*.npz' out.mml --batch-size 32 --codec zstd --shuffle 0
+  mmapload preprocess --list files.txt out.mml --batch-size 8 --fields 'image,enc/W=weights'"""
+
+_CODECS: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")  # those of `codecs`, whose import takes time
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Say what this command takes."""
+    parser.add_argument("paths", nargs="*", metavar="SOURCE... OUT", help="where to read, and the new store")
+    parser.add_argument(
+        "--batch-size",
+        type=counting_number,
+        required=True,
+        metavar="B",
+        help="samples in a batch; every chunk holds a whole number of batches",
+    )
+    parser.add_argument(
+        "--codec",
+        choices=_CODECS,
+        default="raw",
+        help="raw (the default) is mapped into memory as it is; the others take less room on the disk",
+    )
+    parser.add_argument(
+        "--chunk-bytes",
+        type=size,
+        default="64MiB",
+        metavar="SIZE",
+        help="largest chunk of the largest field (default 64MiB), at least one batch",
+    )
+    parser.add_argument(
+        "--jobs",
+        type=counting_number,
+        metavar="J",
+        help="threads (by default two for each core, at most 8); --dry-run tells the memory that they take",
+    )
+    parser.add_argument(
+        "--fields", metavar="A,B=C", help="arrays to take, here A, and B under the name C; by default all"
+    )
+    parser.add_argument(
+        "--shuffle",
+        type=whole_number,
+        metavar="SEED",
+        help="permute the samples as they are written; a seed gives one order on every machine",
+    )
+    parser.add_argument(
+        "--on-error",
+        choices=("fail", "skip"),
+        default="fail",
+        help="stop at the first bad sample (the default), or leave it out and list it in OUT.skipped.jsonl",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a store at OUT")
+    parser.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    parser.add_argument("--list", metavar="FILE", help="a text file that names more files, one a line")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; returns the exit status."""
+    *sources, out = arguments.paths or [None]
+    if out is None or not (sources or arguments.list):
+        raise UsageError(f"expected SOURCE... and OUT, found {' '.join(arguments.paths) or 'neither'}")
+
+    from mmapload.preprocess import execute
+    from mmapload.progress import progress_to
+
+    plan = _plan(sources, out, arguments)
+    if arguments.dry_run:
+        if not arguments.quiet:
+            print(plan.describe())
+        return 0 if plan.fits else 1
+    if not arguments.quiet:
+        print(plan.describe(), file=sys.stderr, flush=True)
+    result = execute(plan, progress_to(quiet=arguments.quiet))
+    if not arguments.quiet:
+        print(_summary(plan, result))
+    return 3 if result.skipped else 0
+
+
+def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> PreprocessPlan:
+    from mmapload.preprocess import plan_preprocess
+
+    try:
+        return plan_preprocess(
+            sources or None,
+            out,
+            arguments.batch_size,
+            codec=arguments.codec,
+            chunk_bytes=arguments.chunk_bytes,
+            jobs=arguments.jobs,
+            fields=arguments.fields,
+            shuffle=arguments.shuffle,
+            on_error=arguments.on_error,
+            overwrite=arguments.overwrite,
+            list_file=arguments.list,
+        )
+    except MmaploadError:
+        raise
+    except ValueError as error:  # an option that does not fit the others, or the source
+        raise UsageError(str(error)) from error
+
+
+def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
+    from mmapload.cli.files import survey
+    from mmapload.preprocess import skipped_path
+
+    layout = result.store.layout
+    on_disk = sum(survey(result.store, field).nbytes for field in layout.fields)
+    speed = layout.sample_nbytes * (layout.samples - result.resumed_samples) / result.seconds
+    holds = f"{layout.samples:,} samples in {layout.chunks:,} chunks, {format_size(on_disk)}"
+    took = f"in {_duration(result.seconds)} ({speed / 1e6:,.0f} MB/s)"
+    lines = [f"{result.store.path}: {holds}, {took}"]
+    if result.resumed_samples:
+        lines.append(f"resumed: {result.resumed_samples:,} samples were there already")
+    if plan.hidden or plan.foreign:
+        lines.append(f"skipped {plan.hidden:,} hidden and {plan.foreign:,} foreign files of the source")
+    if result.skipped:
+        total = layout.samples + len(result.skipped)
+        listed = skipped_path(result.store.path)
+        lines.append(f"left out {len(result.skipped):,} bad of {total:,} samples, listed in {listed}")
+    return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(seconds, 60)
+    return f"{minutes:.0f} min {rest:.0f} s" if minutes else f"{rest:.1f} s"
