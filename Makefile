@@ -1,0 +1,41 @@
+# Everything runs in .venv, which `make` sets up once. On a machine with another build of torch:
+#   make test TORCH="torch>=2.4"
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+PY := .venv/bin/python
+READY := .venv/ready
+
+.PHONY: demo test check format bench clean
+
+$(READY): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(PY) -m pip install --quiet "$(TORCH)"
+	$(PY) -m pip install --quiet -e ".[dev]"
+	touch $(READY)
+
+# A small set of .npz samples, the store made from it, and both loaded side by side.
+demo: $(READY)
+	$(PY) benchmarks/samples.py demo-data/npz --samples 256 --height 128 --width 224
+	$(PY) -m mmapload preprocess demo-data/npz demo-data/store --batch-size 32 --overwrite
+	$(PY) -m mmapload info demo-data/store
+	$(PY) benchmarks/compare_npz.py --source demo-data/npz --store demo-data/store --rounds 3
+
+test: check
+	$(PY) -m pytest -n 2 --dist loadfile
+
+check: $(READY)
+	$(PY) -m ruff format --check .
+	$(PY) -m ruff check .
+	$(PY) -m mypy
+
+format: $(READY)
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+# The figures in the README: 2.9 GB of samples are made in bench-data first.
+bench: $(READY)
+	$(PY) benchmarks/compare_npz.py --json bench-data/compare_npz.json
+	$(PY) benchmarks/preprocess_speed.py
+
+clean:
+	rm -rf demo-data bench-data build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
