@@ -102,7 +102,8 @@ def main() -> None:
         print(f"{name}: {medians[name]:.2f} s ({min(found):.2f} to {max(found):.2f})")
     copied, loaded, unpacked, inflated = medians.values()
     print(
-        f"stored: {loaded / copied:.2f} x the time of cp; deflated: {unpacked / inflated:.2f} x as fast as numpy"
+        f"stored: {loaded / copied:.2f} x the time of cp; "
+        f"deflated: {unpacked / inflated:.2f} x as fast as numpy"
     )
     rates = [generator_rate(target, 300_000) for _ in range(arguments.rounds)]
     print(f"generator of 1 KiB samples: {statistics.median(rates):,.0f} samples/s")
