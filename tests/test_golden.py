@@ -1,0 +1,105 @@
+"""Stores written once and kept as bytes: later versions read them, and write the raw one as it was."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from mmapload.codecs import CODEC_NAMES
+from mmapload.store import Store, open_store
+from tests.golden.make import CODECS, GOLDEN, expected, main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FINGERPRINTS = {
+    "raw": "ad93a11aeea7220a",
+    "zstd": "345efff4e0a24f7e",
+    "blosc-lz4": "bc36b6bb810ce146",
+    "blosc-zstd": "a1d37f9bc758ef7f",
+}
+
+
+def golden(codec: str) -> Path:
+    path = GOLDEN / codec
+    assert path.is_dir(), f"the golden store {path} is missing: restore it, do not make it anew"
+    return path
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def store(codec_name) -> Store:
+    return open_store(golden(codec_name))
+
+
+def test_there_is_a_golden_store_of_every_codec():
+    assert CODECS == CODEC_NAMES
+    assert {path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "__pycache__"} == {
+        *CODECS
+    }
+
+
+def test_a_golden_store_reads_as_it_was_written(store):
+    fields = expected()
+    assert store.fields == tuple(fields)
+    assert (len(store), store.layout.batch_size, store.layout.chunk_length) == (5, 2, 2)
+    assert store.layout.source == {"kind": "sequence", "skipped": 0, "shuffle": None}
+    for name, array in fields.items():
+        read = np.concatenate([store.read_chunk(name, chunk) for chunk in range(3)])
+        assert (read.dtype, read.shape) == (array.dtype, array.shape)
+        assert read.tobytes() == array.tobytes(), name
+
+
+def test_a_golden_store_is_whole(store):
+    assert [*store.verify()] == [None] * 21
+    assert store.missing_chunks() == []
+
+
+def test_a_golden_store_has_the_fingerprint_that_saved_states_know(store, codec_name):
+    assert store.fingerprint == FINGERPRINTS[codec_name]
+
+
+def test_zarr_reads_a_golden_store(codec_name):
+    zarr = pytest.importorskip("zarr")
+    found = {name: array[...] for name, array in zarr.open_group(golden(codec_name), mode="r").arrays()}
+    assert {name: array.tobytes() for name, array in found.items()} == {
+        name: array.tobytes() for name, array in expected().items()
+    }
+
+
+def test_the_special_values_are_in_it_bit_by_bit():
+    read = open_store(golden("raw")).read_chunk("flow", 0)[0]
+    assert read.view("u4").ravel().tolist() == [
+        0x80000000,
+        0x7FC00123,
+        0x7F800456,
+        0xFFC00789,
+        0x7F800000,
+        0xFF800000,
+        0x00000001,
+        0x3F800000,
+    ]
+
+
+def test_the_first_chunk_of_the_raw_store_is_these_bytes():
+    """Two samples of 3 x 4 bytes and the checksum."""
+    assert (golden("raw") / "image" / "c.0.0.0").read_bytes().hex(" ", 4) == (
+        "00010203 10111213 20212223 32333435 42434445 52535455 11256357"
+    )
+
+
+def test_stores_are_still_written_as_they_were(tmp_path):
+    """Byte for byte; but frames may differ from one release of a compressor to the next."""
+    main(tmp_path)
+    for codec in CODECS:
+        now, then = tree(tmp_path / codec), tree(golden(codec))
+        assert now.keys() == then.keys()
+        for name, content in then.items():
+            if codec == "raw" or os.path.basename(name) == "zarr.json":
+                assert now[name] == content, f"{codec}/{name}"
