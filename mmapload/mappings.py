@@ -127,7 +127,10 @@ def populate(memory: Bytes) -> None:
 
 
 def drop_pages(path: str, start: int, stop: int) -> None:
-    """Ask the system to forget cached pages of a file that nobody has mapped; advice, so it never fails."""
+    """Ask the system to forget cached pages of a file that nobody has mapped; advice, so it never fails.
+
+    Pages that bytes [start, stop) only reach into are forgotten too.
+    """
     if not hasattr(os, "posix_fadvise"):
         return
     try:
@@ -135,6 +138,7 @@ def drop_pages(path: str, start: int, stop: int) -> None:
     except OSError:
         return
     try:
-        os.posix_fadvise(fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+        first, last = start // PAGE * PAGE, -(-stop // PAGE) * PAGE  # it passes over incomplete pages
+        os.posix_fadvise(fd, first, last - first, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(fd)
