@@ -123,7 +123,7 @@ def populate(memory: Bytes) -> None:
             _madvise(address, nbytes, MADV_WILLNEED)
             return
         if number not in {EAGAIN, EINTR}:
-            raise OSError(number, os.strerror(number))
+            raise OSError(number, f"{os.strerror(number)}: the file shrank, or its device failed")
 
 
 def drop_pages(path: str, start: int, stop: int) -> None:
