@@ -6,7 +6,7 @@ because the system has to find and clear every fresh page.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +36,12 @@ class _Lease:
 
 
 class BufferPool:
-    """Buffers by size.
+    """Buffers of one kind of content, mostly of one size. Thread-safe.
 
     Parameters
     ----------
     idle : int
-        How many unused buffers of one size are kept; more are returned to the system.
+        How many unused buffers are kept, whatever their sizes; more are returned to the system.
 
     Examples
     --------
@@ -54,16 +54,26 @@ class BufferPool:
     """
 
     def __init__(self, idle: int) -> None:
-        self._idle: defaultdict[int, deque[Bytes]] = defaultdict(lambda: deque(maxlen=idle))
+        self._idle: deque[Bytes] = deque(maxlen=idle)
         self.made = 0
 
     def take(self, nbytes: int) -> Bytes:
         """Return `nbytes` of page-aligned memory, holding whatever was there before."""
         rounded = max(PAGE, -(-nbytes // PAGE) * PAGE)
-        idle = self._idle[rounded]
-        try:
-            memory = idle.pop()
-        except IndexError:
+        memory = self._find(rounded)
+        if memory is None:
             self.made += 1
             memory = map_anonymous(rounded)
-        return np.asarray(_Lease(memory, idle))[:nbytes]
+        return np.asarray(_Lease(memory, self._idle))[:nbytes]
+
+    def _find(self, nbytes: int) -> Bytes | None:
+        """Take an idle buffer of this size out; those of other sizes become the oldest."""
+        for _ in range(len(self._idle)):
+            try:
+                memory = self._idle.pop()
+            except IndexError:  # another thread took the last one
+                break
+            if memory.nbytes == nbytes:
+                return memory
+            self._idle.appendleft(memory)
+        return None

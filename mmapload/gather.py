@@ -25,7 +25,7 @@ LARGE_SAMPLE_BYTES: Final = 2**14
 """From this size on a sample is copied by a call of its own, which releases the GIL."""
 
 IDLE_BUFFERS: Final = 8
-"""Batches of each size kept for use again: those being prepared, those held by training, and some more."""
+"""Buffers of each field kept for use again: those being prepared, those held by training, and some more."""
 
 
 class BatchReader:
@@ -47,7 +47,7 @@ class BatchReader:
         self._fields = fields
         self._chunk_length = chunk_length
         self._sample_nbytes = sum(field.sample_nbytes for field in fields)
-        self._pool = BufferPool(IDLE_BUFFERS)
+        self._pools = {field.name: BufferPool(IDLE_BUFFERS) for field in fields}
         self._batches = 0
         self._strays = 0
         self._last_chunk = -1
@@ -104,7 +104,7 @@ class BatchReader:
         nbytes = count * field.sample_nbytes
         if nbytes == 0:
             return np.empty(shape, field.dtype)
-        return self._pool.take(nbytes).view(field.dtype).reshape(shape)
+        return self._pools[field.name].take(nbytes).view(field.dtype).reshape(shape)
 
     def _copy(
         self,

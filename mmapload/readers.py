@@ -210,7 +210,7 @@ class BufferedReader(_Reader):
     ) -> None:
         super().__init__(store, fields, checks)
         self.drop_behind = drop_behind
-        self._pool = BufferPool(idle=4)
+        self._pools = [BufferPool(idle=4) for _ in fields]
 
     def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
         """Read, check if that is due, and decode the whole chunk."""
@@ -221,7 +221,7 @@ class BufferedReader(_Reader):
             if field.sample_nbytes == 0:
                 arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
                 continue
-            memory = self._pool.take(field.chunk_nbytes)
+            memory = self._pools[i].take(field.chunk_nbytes)
             due = self.checks.due(i, chunk)
             size = read_chunk_file(field, chunk, path, memory, verify=due)
             if due:
