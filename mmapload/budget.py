@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,9 @@ AUTO_SHARE: Final = 0.6
 
 _UNLIMITED: Final = 2**60
 """cgroup v1 says "no limit" by a number near 2**63."""
+
+_MOUNT: Final = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) \S+ (\S+)$", re.MULTILINE)
+"""A line of mountinfo: the mount's root in its file system, mount point, type and options (man 5 proc)."""
 
 
 def resolve_budget(memory: str | float) -> int:
@@ -65,32 +69,29 @@ def available_memory(root: str = "/") -> int:
 
 
 def _mem_available(root: str) -> int | None:
-    for line in _lines(Path(root, "proc/meminfo")):
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    return None
+    found = re.search(r"^MemAvailable:\s*(\d+) kB$", _text(Path(root, "proc/meminfo")), re.MULTILINE)
+    return int(found[1]) * 1024 if found else None
 
 
 def _cgroup_folders(root: str) -> Iterator[Path]:
     """Yield the folder of this process's memory cgroup and of every ancestor that can be seen."""
     paths: dict[str, str] = {}
-    for line in _lines(Path(root, "proc/self/cgroup")):
-        _, controllers, path = line.split(":", 2)
+    for controllers, path in re.findall(
+        r"^\d+:([^:\n]*):(.+)$", _text(Path(root, "proc/self/cgroup")), re.MULTILINE
+    ):
         paths["cgroup" if "memory" in controllers.split(",") else "cgroup2" if not controllers else ""] = path
-    for line in _lines(Path(root, "proc/self/mountinfo")):
-        left, _, right = line.partition(" - ")
-        kind, _, options = right.split(" ", 2)
+    for mount_root, mount_point, kind, options in _MOUNT.findall(_text(Path(root, "proc/self/mountinfo"))):
         path = paths.get(kind, "")
         if not path or (kind == "cgroup" and "memory" not in options.split(",")):
             continue
-        _, _, _, mount_root, mount_point = left.split(" ")[:5]
         # Inside a container the path may be the host's: then the mount's own root is the container's.
         inside = (
             os.path.relpath(path, mount_root)
             if (path + "/").startswith(mount_root.rstrip("/") + "/")
             else "."
         )
-        folder = Path(root, mount_point.lstrip("/"))
+        plain = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), mount_point)
+        folder = Path(root, plain.lstrip("/"))
         yield folder
         for part in Path(inside).parts:
             folder /= part
@@ -104,21 +105,23 @@ def _cgroup_available(folder: Path) -> int | None:
     ):
         limit, usage = _number(folder / limit_name), _number(folder / usage_name)
         if limit is not None and limit < _UNLIMITED and usage is not None:
-            cached = 0
-            stat = dict(line.split() for line in _lines(folder / "memory.stat"))
-            for key in ("inactive_file", "active_file"):
-                cached += int(stat.get(f"total_{key}", stat.get(key, 0)))
+            stat: dict[str, str] = dict(
+                re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
+            )
+            cached = sum(
+                int(stat.get(f"total_{key}", stat.get(key, "0"))) for key in ("inactive_file", "active_file")
+            )
             return limit - max(0, usage - cached)
     return None
 
 
 def _number(path: Path) -> int | None:
-    lines = _lines(path)
-    return int(lines[0]) if lines and lines[0].isdigit() else None
+    text = _text(path).strip()
+    return int(text) if text.isdecimal() else None
 
 
-def _lines(path: Path) -> list[str]:
+def _text(path: Path) -> str:
     try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
+        return path.read_text()
+    except (OSError, ValueError):
+        return ""
