@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import operator
 import os
 import warnings
@@ -22,7 +23,7 @@ from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -105,7 +106,7 @@ class ChunkDataset(Dataset[Any]):
         self.follows_chunks = False
         self._checks = Checks(verify, len(self.fields), self.store.layout.chunks)
         self._reading: BatchReader | None = None
-        self._warned = False
+        self._warned = _shared_byte()
 
     def _choose(self, names: Sequence[str] | None) -> tuple[FieldLayout, ...]:
         if names is None:
@@ -117,6 +118,9 @@ class ChunkDataset(Dataset[Any]):
             raise ValueError(
                 f"{self.store.path} has no field {absent[0]!r}; it has {', '.join(self.store.fields)}"
             )
+        twice = [name for place, name in enumerate(names) if name in names[:place]]
+        if twice:
+            raise ValueError(f"fields names {twice[0]!r} twice")
         return tuple(self.store.field(name) for name in names)
 
     @property
@@ -158,10 +162,7 @@ class ChunkDataset(Dataset[Any]):
         return self.store.layout.samples
 
     def __getitem__(self, index: int) -> Any:
-        position = operator.index(index)
-        if not -len(self) <= position < len(self):
-            raise IndexError(f"sample {position} of a store of {len(self)}")
-        return self.finish(self.read([position]))[0]
+        return self.finish(self.read([index]))[0]
 
     def __iter__(self) -> Iterator[Any]:
         # Without this, Python would end the loop at any IndexError, one in a user's transform too.
@@ -201,13 +202,15 @@ class ChunkDataset(Dataset[Any]):
         ------
         IndexError
             If an index lies outside the store.
+        TypeError
+            If one is no integer.
         ChunkError
             If a chunk's file is missing, of the wrong size, or damaged.
         """
         samples = self._positions(indices)
         reading = self._read_here()
         arrays = reading.batch(samples)
-        if reading.wanders and not (self._warned or self.follows_chunks):
+        if reading.wanders and not (self._warned[0] or self.follows_chunks):
             self._warn_once()
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.with_index:
@@ -215,15 +218,23 @@ class ChunkDataset(Dataset[Any]):
         return ReadyBatch(tensors, len(samples))
 
     def _positions(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if isinstance(indices, np.ndarray):
+        if not isinstance(indices, np.ndarray):
+            numbers = list(map(operator.index, indices))
+            # Python integers may be too large for any array: their bounds are compared before.
+            self._refuse_outside([min(numbers, default=0), max(numbers, default=0)])
+            samples = np.array(numbers, np.int64)
+        elif indices.ndim == 1 and indices.dtype.kind in "iu":
+            self._refuse_outside(indices[(indices < -len(self)) | (indices >= len(self))][:1])
             samples = indices.astype(np.int64)
         else:
-            samples = np.fromiter(map(operator.index, indices), np.int64, len(indices))
-        if len(samples) and (samples.min() < -len(self) or samples.max() >= len(self)):
-            wrong = samples[(samples < -len(self)) | (samples >= len(self))][0]
-            raise IndexError(f"sample {wrong} of a store of {len(self)}")
+            raise TypeError(f"indices are integers in one row, not {indices.dtype} of shape {indices.shape}")
         samples[samples < 0] += len(self)
         return samples
+
+    def _refuse_outside(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if not -len(self) <= number < len(self):
+                raise IndexError(f"sample {number} of a store of {len(self)}")
 
     def _read_here(self) -> BatchReader:
         found = self._reading
@@ -242,8 +253,8 @@ class ChunkDataset(Dataset[Any]):
 
     def _warn_once(self) -> None:
         worker = get_worker_info()
-        self._warned = True
         if worker is None or worker.id == 0:
+            self._warned[0] = 1
             warnings.warn(
                 f"samples are read at random from {format_size(self._all_nbytes)}, of which "
                 f"{format_size(self.memory)} fit in memory, so most come from the disk one by one. In the "
@@ -257,11 +268,19 @@ class ChunkDataset(Dataset[Any]):
         state.pop("_inherited", None)
         state["_checks"] = self._checks.verify
         state["_reading"] = None
+        state["_warned"] = self._warned[0]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._checks = Checks(state["_checks"], len(self.fields), self.store.layout.chunks)
+        self._warned = _shared_byte()
+        self._warned[0] = state["_warned"]
+
+
+def _shared_byte() -> mmap.mmap:
+    """Return a byte, 0 at first, that this process shares with those it forks: workers of every epoch."""
+    return mmap.mmap(-1, 1)
 
 
 def _refuse_missing(store: Store) -> None:
