@@ -526,3 +526,15 @@ def test_a_damaged_chunk_is_an_error_where_a_sample_is_shown(store, capsys):
     assert "chunk 1 of field 'image'" in one_error(capsys)
     with pytest.raises(ChunkError):
         mmapload.open_store(store).read_chunk("image", 1)
+
+
+@pytest.mark.parametrize("command", [["verify"], ["info", "--sample", "0"]])
+def test_a_store_that_claims_more_than_any_memory_is_an_error(store, capsys, command):
+    path = Path(store, "image", "zarr.json")
+    document = json.loads(path.read_text())
+    document["shape"][1] = document["chunk_grid"]["configuration"]["chunk_shape"][1] = 2**45
+    path.write_text(json.dumps(document))
+    assert main([*command, store]) == 1
+    printed, told = capsys.readouterr()
+    assert "Traceback" not in told
+    assert printed + told
