@@ -59,7 +59,14 @@ class Checks:
 
 
 class ChunkReader(Protocol):
-    """Loads chunks. Thread-safe; every array that it gives out is the caller's alone."""
+    """Loads chunks. Thread-safe; every array that it gives out is the caller's alone.
+
+    Attributes
+    ----------
+    chunks_loaded, bytes_loaded : int
+        How often `load` has given out rows of a chunk, and the bytes of files that were mapped or read for
+        that and for `read_rows`.
+    """
 
     chunks_loaded: int
     bytes_loaded: int
@@ -137,17 +144,20 @@ class MappedReader(_Reader):
 
     def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
         """Map the rows, bring all their pages in, and check the chunk if that is due."""
-        return self._map(chunk, start, self._stop(chunk, stop), drop=self.drop_behind)
+        arrays, nbytes = self._map(chunk, start, self._stop(chunk, stop), drop=self.drop_behind)
+        self._count(1, nbytes)
+        return arrays
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Bring the pages in, check the chunk if that is due, and leave them to the page cache."""
         self._map(chunk, start, self._stop(chunk, stop), drop=False)
 
-    def _map(self, chunk: int, start: int, stop: int, *, drop: bool) -> ChunkArrays:
+    def _map(self, chunk: int, start: int, stop: int, *, drop: bool) -> tuple[ChunkArrays, int]:
+        """Return the rows, and how many bytes of files were mapped for them."""
         arrays, loaded = {}, 0
         for i, field, path in self._paths(chunk):
             shape = (stop - start, *field.shape)
-            if field.sample_nbytes == 0:
+            if field.sample_nbytes == 0 or start == stop:
                 arrays[field.name] = np.empty(shape, field.dtype)
                 continue
             due = self.checks.due(i, chunk)
@@ -169,8 +179,7 @@ class MappedReader(_Reader):
             loaded += end - begin
             rows = memory[first - begin : last - begin]
             arrays[field.name] = rows.view(field.dtype).reshape(shape)
-        self._count(1, loaded)
-        return arrays
+        return arrays, loaded
 
     def read_rows(
         self,
