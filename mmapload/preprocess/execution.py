@@ -14,6 +14,7 @@ from mmapload.preprocess.build import Build, SkippedSample
 from mmapload.preprocess.parallel import run_parallel
 from mmapload.preprocess.planning import check_target
 from mmapload.preprocess.resume import (
+    check_names,
     check_options,
     check_source,
     check_written,
@@ -99,8 +100,9 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
             f"{plan.out} takes {format_size(plan.store_bytes or 0)}, and its file system has "
             f"{format_size(plan.free_bytes + plan.present_bytes)} free: make room, or give another place"
         )
+    check_target(plan.out, overwrite=plan.options.overwrite)
     with WorkFolder(plan.out) as work:
-        check_target(plan.out, overwrite=plan.options.overwrite)
+        _check_again(plan, work)
         try:
             run = _run_stream if plan.samples is None else _run_indexed
             layout, skipped, resumed = run(plan, work, progress)
@@ -114,6 +116,16 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
     if store.layout != layout:
         raise AssertionError(f"{plan.out} reads otherwise than it was written: {store.layout}, {layout}")
     return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started)
+
+
+def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
+    """Look at the target once more, now that nobody else can put something there."""
+    try:
+        check_target(plan.out, overwrite=plan.options.overwrite)
+    except MmaploadError:
+        if not os.path.exists(work.journal):
+            work.discard()
+        raise
 
 
 def _run_indexed(
@@ -160,10 +172,11 @@ def _resumed(
     """Take over what an interrupted run has left; None if it is of no use and may be thrown away."""
     try:
         check_options(plan, entries)
+        check_names(plan, work.names)
         build = Build(plan, work, Journal(work.journal, whole))
         try:
             build.replay(entries[1:])
-            check_source(build, work.names)
+            check_source(build)
         except BaseException:
             build.close()
             raise
@@ -175,21 +188,25 @@ def _resumed(
     work.keep_only(done_files(build))
     if damaged:
         progress.note(f"{damaged} chunks are not as they were written, and are written again")
-    progress.note(f"resuming: {build.done_samples:,} of {build.layout.samples:,} samples are already there")
+    there = f"{build.done_samples:,} of {build.layout.samples:,} samples"
+    progress.note(f"resuming: {there} are already there")
     return build
 
 
 def _begun(plan: PreprocessPlan, work: WorkFolder) -> Build:
     """Start anew."""
     work.clear()
-    work.keep_only({name: set() for name in plan.schema})
-    write_source_names(work.names, plan.indexed)
-    journal = Journal(work.journal)
-    build = Build(plan, work, journal)
-    journal.append([first_line(plan)])
-    sync_folder(work.store)
-    sync_folder(work.path)
-    return build
+    try:
+        work.keep_only({name: set() for name in plan.schema})
+        write_source_names(work.names, plan.indexed)
+        sync_folder(work.store)
+        sync_folder(work.path)
+        journal = Journal(work.journal)
+        journal.append([first_line(plan)])
+    except BaseException:
+        work.discard()
+        raise
+    return Build(plan, work, journal)
 
 
 def _run_stream(

@@ -19,6 +19,8 @@ from mmapload.preprocess.build import BadSample, DoneChunk, digest_of
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mmapload.layout import StoreLayout
     from mmapload.preprocess.build import Build
     from mmapload.progress import Progress
@@ -124,14 +126,14 @@ def _settle_bad(build: Build, bad: list[BadSample], ready: list[DoneChunk], firs
     build.skip(bad, first)
 
 
-def not_skipped(error: SourceError, others: list[str]) -> SourceError:
-    """Return the error of a bad sample with the advice how to go on, and which other files are bad."""
+def not_skipped(error: SourceError, others: Sequence[str] = (), *, again: bool = True) -> SourceError:
+    """Return the error of a bad sample with which others are bad, and advice: to run `again`, or to skip."""
     also = f" (also bad: {', '.join(others)})" if others else ""
+    mend = "mend it and run the same command again to continue, or " if again else ""
     return SourceError(
         error.file,
         error.member,
-        f"{error.cause}{also}; mend it and run the same command again to continue, or leave out such samples "
-        "by --on-error skip (on_error='skip')",
+        f"{error.cause}{also}; {mend}leave out such samples by --on-error skip (on_error='skip')",
     )
 
 

@@ -68,8 +68,8 @@ class PreprocessPlan:
         Every field's dtype and shape, by its name in the store.
     samples : int or None
         How many there are; None if only the end of the source will tell.
-    has_names : bool
-        Whether the source names its samples.
+    names_bytes : int
+        Bytes of the files that keep the samples' names; 0 if the source has none.
     free_bytes : int
         Room on the target's file system.
     present_bytes : int
@@ -84,7 +84,7 @@ class PreprocessPlan:
     jobs: int
     schema: Mapping[str, ArraySpec]
     samples: int | None
-    has_names: bool
+    names_bytes: int
     free_bytes: int
     present_bytes: int
     hidden: int = 0
@@ -99,6 +99,11 @@ class PreprocessPlan:
     def stream(self) -> StreamSource:
         """The source, where only its end will tell."""
         return cast("StreamSource", self.source)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the source names its samples."""
+        return self.names_bytes > 0
 
     def layout(self, samples: int | None, skipped: int = 0) -> StoreLayout:
         """Return the layout of the store of that many samples; of no samples where their number is open."""
@@ -130,8 +135,10 @@ class PreprocessPlan:
 
     @property
     def store_bytes(self) -> int | None:
-        """Bytes of all chunk files: exact for raw, the most it can be for a compressing codec."""
-        return None if self.chunks is None else self.chunks * self.chunk_length * self.sample_bytes
+        """Bytes of all chunk files and names: exact for raw, the most it can be if the codec compresses."""
+        if self.chunks is None:
+            return None
+        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes
 
     @property
     def memory_bytes(self) -> int:

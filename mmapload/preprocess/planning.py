@@ -16,6 +16,7 @@ from mmapload.preprocess.plan import OnError, Options, PreprocessPlan
 from mmapload.sizes import format_size, parse_size
 from mmapload.sources.samples import IterableSource
 from mmapload.writer.durable import free_bytes
+from mmapload.writer.names import name_nbytes, names_nbytes
 from mmapload.writer.workfolder import is_store, partial_path
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def make_plan(
     check_target(target, overwrite=overwrite)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
-    schema, samples, has_names = _survey(opened.source, options)
+    schema, samples, names_bytes = _survey(opened.source, options)
     _check_schema(schema)
     plan = PreprocessPlan(
         source=opened.source,
@@ -75,7 +76,7 @@ def make_plan(
         jobs=1,
         schema=schema,
         samples=samples,
-        has_names=has_names,
+        names_bytes=names_bytes,
         free_bytes=free_bytes(_existing_folder(target)),
         present_bytes=_size_of(os.path.join(partial_path(target), "store")),
         hidden=opened.listing.hidden if opened.listing else 0,
@@ -147,19 +148,25 @@ def _check_apart(out: str, listing: Listing) -> None:
 
 def _survey(
     source: IndexedSource | IterableSource, options: Options
-) -> tuple[dict[str, ArraySpec], int | None, bool]:
-    """Return the schema, the number of samples, and whether they have names."""
+) -> tuple[dict[str, ArraySpec], int | None, int]:
+    """Return the schema, the number of samples, and how many bytes their names take."""
     skip = options.on_error == "skip"
     if isinstance(source, IterableSource):
         if options.shuffle is not None:
             raise ValueError(
                 "shuffle needs a length, which an iterable lacks: make it a sequence, or shuffle before"
             )
-        return source.schema(skip=skip), None, False
+        return source.schema(skip=skip), None, 0
     samples = len(source)
     if samples == 0:
         raise SourceError("the source", None, "there is no sample in it")
-    return _first_schema(source, skip=skip), samples, source.name(0) is not None
+    return _first_schema(source, skip=skip), samples, _names_bytes(source)
+
+
+def _names_bytes(source: IndexedSource) -> int:
+    if source.name(0) is None:
+        return 0
+    return names_nbytes(len(source), sum(name_nbytes(source.name(i) or "") for i in range(len(source))))
 
 
 def _first_schema(source: IndexedSource, *, skip: bool) -> dict[str, ArraySpec]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import SourceError, StateMismatchError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from mmapload.sources import IndexedSource
 
 __all__ = [
+    "check_names",
     "check_options",
     "check_source",
     "check_written",
@@ -39,7 +41,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
     return {
         "version": 1,
         "kind": plan.source.kind,
-        "samples": plan.samples,
+        "resumable": plan.samples is not None,
         "batch_size": options.batch_size,
         "codec": options.codec,
         "chunk_bytes": options.chunk_bytes,
@@ -58,7 +60,7 @@ def check_options(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) ->
         Naming the first difference.
     """
     saved, current = entries[0], first_line(plan)
-    if plan.samples is None or saved.get("samples") is None:
+    if not (current["resumable"] and saved.get("resumable")):
         raise _mismatch(
             plan.out,
             "was begun, and samples from an iterable cannot be taken up again: start anew with --overwrite "
@@ -92,8 +94,26 @@ def write_source_names(path: str, source: IndexedSource) -> None:
         os.fsync(file.fileno())
 
 
-def check_source(build: Build, names_path: str) -> None:
-    """Compare names, and the contents of all samples that are done or left out, with those of now.
+def check_names(plan: PreprocessPlan, path: str) -> None:
+    """Compare the names that were kept with those of now.
+
+    Raises
+    ------
+    StateMismatchError
+        Naming the first that differs.
+    """
+    source = plan.indexed
+    names = (json.dumps(source.name(index)) for index in range(len(source)))
+    with open(path, encoding="ascii") as file:
+        saved = (line.rstrip("\n") for line in file)
+        for index, (then, now) in enumerate(zip_longest(saved, names, fillvalue="none")):
+            if then != now:
+                what = f"was begun with another sample {index}, or another number of them; {_ADVICE}"
+                raise _mismatch(plan.out, what, then, now)
+
+
+def check_source(build: Build) -> None:
+    """Compare the contents of all samples that are done or left out with those of now.
 
     Raises
     ------
@@ -101,11 +121,6 @@ def check_source(build: Build, names_path: str) -> None:
         Naming the first sample that differs.
     """
     source = build.source
-    with open(names_path, encoding="ascii") as file:
-        for index, line in enumerate(file):
-            if json.loads(line) != source.name(index):
-                what = f"had another sample {index}; {_ADVICE}"
-                raise _mismatch(build.plan.out, what, json.loads(line), str(source.name(index)))
     expected = list(build.skipped_digests.items())
     width = 2 * DIGEST_BYTES
     for done in build.done.values():

@@ -125,7 +125,7 @@ def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int
             source.read(indices[row], {name: values[row, ...] for name, values in rows.items()})
         except SourceError as error:
             if build.plan.options.on_error == "fail":
-                raise not_skipped(error, []) from error.__cause__
+                raise not_skipped(error) from error.__cause__
             build.skip([BadSample(positions[row], indices[row], digest, error)], chunk)
             positions = build.positions(chunk)
             indices = build.indices(positions)

@@ -105,7 +105,7 @@ class _Stream:
             store_sample(sample, into, f"sample {index}")
         except SourceError as error:
             if self._fail:
-                raise not_skipped(error, []) from error.__cause__
+                raise not_skipped(error, again=False) from error.__cause__
             self.skipped.append(SkippedSample(index, error.file, error.member, error.cause))
             return False
         return True

@@ -48,16 +48,22 @@ class Journal:
     """
 
     def __init__(self, path: str, keep: int = 0) -> None:
-        self._path = path
+        self._nbytes = keep
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         os.ftruncate(self._fd, keep)
 
     def append(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Write lines and flush them."""
+        """Write lines and flush them: all, or none where the disk is full."""
         text = "".join(json.dumps(entry, separators=(",", ":")) + "\n" for entry in entries).encode()
-        while text:
-            text = text[os.write(self._fd, text) :]
-        os.fsync(self._fd)
+        try:
+            rest = text
+            while rest:
+                rest = rest[os.write(self._fd, rest) :]
+            os.fsync(self._fd)
+        except OSError:
+            os.ftruncate(self._fd, self._nbytes)
+            raise
+        self._nbytes += len(text)
 
     def close(self) -> None:
         """Close the file."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.layout import RESERVED_GROUP, FieldLayout
 from mmapload.store import METADATA, NAME_ARRAYS
 from mmapload.writer.chunks import write_field_chunk
@@ -18,7 +19,21 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["write_names"]
+__all__ = ["name_nbytes", "names_nbytes", "write_names"]
+
+
+def name_nbytes(name: str) -> int:
+    """Return how many bytes a name takes."""
+    return len(name) if name.isascii() else len(name.encode("utf-8", "surrogateescape"))
+
+
+def names_nbytes(samples: int, text_nbytes: int) -> int:
+    """Return the size of all files that keep so many names of so many bytes in all."""
+    lengths = {"names": text_nbytes, "ends": samples}
+    return sum(
+        -(-length // NAME_ARRAYS[name].chunk_length) * (NAME_ARRAYS[name].chunk_nbytes + CHECKSUM_BYTES)
+        for name, length in lengths.items()
+    )
 
 
 def write_names(folder: str, names: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import warnings
 from typing import TYPE_CHECKING, Final
 
@@ -77,13 +78,18 @@ class WorkFolder:
 
     def _acquire(self) -> int:
         while True:
-            if os.path.lexists(self.path) and not os.path.isdir(self.path):
-                raise MmaploadError(f"{self.path} is no folder; the store is to be built there: move it away")
-            os.makedirs(self.path, exist_ok=True)
             try:
+                os.makedirs(self.path, exist_ok=True)
                 fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
                 continue  # the one before us has just removed the folder
+            except FileExistsError:
+                with contextlib.suppress(FileNotFoundError):
+                    if not stat.S_ISDIR(os.lstat(self.path).st_mode):
+                        raise MmaploadError(
+                            f"{self.path} is no folder; the store is to be built there: move it away"
+                        ) from None
+                continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -1,0 +1,163 @@
+"""Samples from Python: taken exactly as they are, or refused by name."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from mmapload.errors import SourceError
+from mmapload.layout import CORE_DTYPES
+from mmapload.sources.samples import IterableSource, SequenceSource, is_sequence, spec_of, store_sample
+
+
+@given(
+    array=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4).flatmap(
+        lambda shape: st.sampled_from(sorted(CORE_DTYPES)).flatmap(
+            lambda name: hnp.arrays(CORE_DTYPES[name], shape)
+        )
+    ),
+    swapped=st.booleans(),
+    fortran=st.booleans(),
+)
+def test_every_byte_order_and_memory_order_is_stored_bit_by_bit(
+    array: np.ndarray, swapped: bool, fortran: bool
+) -> None:
+    given_array = array.astype(array.dtype.newbyteorder(">")) if swapped else array
+    given_array = np.asfortranarray(given_array) if fortran else given_array
+    spec = spec_of(given_array)
+    assert (spec.dtype, spec.shape) == (array.dtype, given_array.shape)
+    place = np.full(spec.shape, 1, spec.dtype)
+    store_sample({"x": given_array}, {"x": place}, "sample 0")
+    assert place.tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (3, "int64 ()"),
+        (0.5, "float64 ()"),
+        (True, "bool ()"),
+        (1j, "complex128 ()"),
+        (np.float16(1), "float16 ()"),
+        ([[1, 2, 3]], "int64 (1, 3)"),
+        (np.zeros((2, 0), ">i2"), "int16 (2, 0)"),
+    ],
+)
+def test_numbers_lists_and_arrays_become_what_numpy_takes_them_for(value: object, text: str) -> None:
+    assert {name: str(spec) for name, spec in SequenceSource([{"x": value}]).schema(0).items()} == {"x": text}
+
+
+@pytest.mark.parametrize(
+    ("second", "words"),
+    [
+        ({"x": 0.5}, r"sample 1, member 'x': float64 \(\), expected int64 \(\)"),
+        ({"x": [1, 2]}, r"sample 1, member 'x': int64 \(2,\), expected int64 \(\)"),
+        ({"y": 1}, r"sample 1: its fields are 'y', expected 'x'"),
+        ({"x": 1, "y": 1}, r"sample 1: its fields are 'x', 'y', expected 'x'"),
+        ({}, r"sample 1: its fields are none, expected 'x'"),
+        ({"x": None}, r"member 'x': a store cannot hold Python objects"),
+        ({"x": [[1], [2, 3]]}, r"member 'x': .*inhomogeneous"),
+        (5, r"sample 1: expected a mapping .* found int"),
+        ((1, 2), r"sample 1: expected a mapping .* found tuple"),
+    ],
+)
+def test_a_sample_unlike_the_first_is_refused_with_both_sides(second: Any, words: str) -> None:
+    source = SequenceSource([{"x": 1}, second])
+    with pytest.raises(SourceError, match=words):
+        source.read(1, {"x": np.empty((), np.int64)})
+
+
+def test_an_error_of_the_sequence_names_the_sample() -> None:
+    class Failing:
+        def __len__(self) -> int:
+            return 9
+
+        def __getitem__(self, index: int) -> Any:
+            raise OSError(f"no file {index}")
+
+    with pytest.raises(SourceError, match="sample 7: the sequence raised OSError: no file 7") as caught:
+        SequenceSource(Failing()).schema(7)
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+def test_a_fingerprint_tells_contents_apart_and_makes_no_sample_twice() -> None:
+    class Counted(list[dict[str, Any]]):
+        taken = 0
+
+        def __getitem__(self, index: Any) -> Any:
+            self.taken += 1
+            return super().__getitem__(index)
+
+    values = Counted({"x": np.float32(i)} for i in range(33))
+    source = SequenceSource(values)
+    place = np.empty((), "f4")
+    prints = []
+    for index in range(33):
+        prints.append(source.fingerprint(index))
+        source.read(index, {"x": place})
+    assert values.taken == 33
+    assert len(set(prints)) == 4  # of samples 0, 16 and 32, and nothing of the others
+    assert SequenceSource([{"x": np.float64(0)}]).fingerprint(0) != prints[0]
+    assert SequenceSource([{"x": np.float32(0)}]).fingerprint(0) == prints[0]
+
+
+def test_negative_zero_and_nan_payloads_stay() -> None:
+    bits = np.array([0x80000000, 0x7FC00001, 0xFFC12345], np.uint32)
+    place = np.empty(3, "f4")
+    store_sample({"x": bits.view("f4")}, {"x": place}, "sample 0")
+    assert place.tobytes() == bits.tobytes()
+
+
+def test_torch_tensors_are_taken_and_types_that_numpy_lacks_are_refused() -> None:
+    torch = pytest.importorskip("torch")
+    source = SequenceSource([{"x": torch.arange(6, dtype=torch.int16).reshape(2, 3).T}])
+    place = np.empty((3, 2), np.int16)
+    source.read(0, {"x": place})
+    assert place.tolist() == [[0, 3], [1, 4], [2, 5]]
+    with pytest.raises(SourceError, match=r"member 'x': .*BFloat16"):
+        SequenceSource([{"x": torch.zeros(2, dtype=torch.bfloat16)}]).schema(0)
+
+
+def test_an_iterable_keeps_the_samples_that_were_looked_at() -> None:
+    source = IterableSource(iter([{"x": 1}, {"x": 2}]))
+    assert str(source.schema()["x"]) == "int64 ()"
+    assert [sample["x"] for sample in source] == [1, 2]
+    assert list(source) == []
+
+
+def test_an_iterable_without_a_sound_sample_is_refused() -> None:
+    with pytest.raises(SourceError, match="no sample"):
+        IterableSource([]).schema()
+    with pytest.raises(SourceError, match=r"cannot hold.*no other sample is sound"):
+        IterableSource([{"x": "a"}, {"x": "b"}]).schema(skip=True)
+    source = IterableSource([{"x": "a"}, {"x": 1}])
+    assert str(source.schema(skip=True)["x"]) == "int64 ()"
+    assert len(list(source)) == 2
+
+
+def test_a_selection_names_what_is_missing() -> None:
+    for source in (SequenceSource([{"x": 1}], {"z": "z"}), IterableSource([{"x": 1}], {"z": "z"})):
+        with pytest.raises(SourceError, match="has no array 'z'; it has 'x'"):
+            source.schema(0) if isinstance(source, SequenceSource) else source.schema()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"), [([], True), ((), True), (iter(()), False), ({1}, False), (range(3), True)]
+)
+def test_what_has_a_length_and_an_index_is_a_sequence(source: object, expected: bool) -> None:
+    assert is_sequence(source) is expected
+
+
+def test_neither_torch_nor_zarr_is_imported() -> None:
+    code = (
+        "import sys, mmapload.sources.samples; "
+        "sys.exit(bool({'torch', 'zarr', 'numcodecs'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,212 @@
+"""The writer's parts: files that are whole or absent, journal, locked work folder, documents, names."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mmapload.codecs import CODEC_NAMES, codec_named
+from mmapload.errors import MmaploadError
+from mmapload.layout import CORE_DTYPES, FieldLayout, StoreLayout
+from mmapload.metadata import parse_document, parse_field, parse_root
+from mmapload.preprocess import preprocess
+from mmapload.store import Store
+from mmapload.writer import workfolder
+from mmapload.writer.chunks import ChunkFile, is_intact, write_field_chunk
+from mmapload.writer.documents import field_document, group_document
+from mmapload.writer.durable import explain, write_durably
+from mmapload.writer.journal import Journal, read_journal
+from mmapload.writer.names import name_nbytes, names_nbytes, write_names
+from mmapload.writer.workfolder import WorkFolder, is_store
+from tests.preprocess_cases import samples, tree
+
+
+@given(parts=st.lists(st.binary(max_size=40), max_size=6))
+def test_a_file_holds_its_parts_and_nothing_else_is_left(
+    parts: list[bytes], tmp_path_factory: object
+) -> None:
+    folder = tmp_path_factory.mktemp("durable")
+    write_durably(str(folder / "file"), parts)
+    assert (folder / "file").read_bytes() == b"".join(parts)
+    assert os.listdir(folder) == ["file"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_no_temporary_one(tmp_path: Path) -> None:
+    write_durably(str(tmp_path / "file"), [b"old"])
+    (tmp_path / "folder" / "in the way").mkdir(parents=True)
+    with pytest.raises(OSError, match="folder"):
+        write_durably(str(tmp_path / "folder"), [b"new"])
+    with pytest.raises(TypeError):
+        write_durably(str(tmp_path / "file"), [b"new", None])
+    assert (tmp_path / "file").read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
+
+
+def test_a_full_disk_is_explained_with_both_numbers(tmp_path: Path) -> None:
+    text = explain(OSError(errno.EDQUOT, "Disk quota exceeded"), str(tmp_path / "file"), 2**20)
+    assert text.startswith("Disk quota exceeded; 1 MiB to write, ")
+    assert "make room, and run the same command again to continue" in text
+    assert "to write" not in explain(OSError(errno.EIO, "I/O error"), str(tmp_path / "file"), 2**20)
+
+
+def test_a_chunk_file_that_differs_in_any_way_is_not_intact(tmp_path: Path) -> None:
+    layout = FieldLayout("x", np.dtype("u1"), (5,), 3, codec_named("raw", 1))
+    rows = np.arange(15, dtype="u1").reshape(3, 5)
+    written = write_field_chunk(str(tmp_path), layout, 0, rows)
+    path = tmp_path / "c.0.0"
+    data = path.read_bytes()
+    assert written.nbytes == len(data) == 19
+    assert is_intact(str(path), written)
+    for at in range(19):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert not is_intact(str(path), written)
+    for other in (data[:-1], data + b"x", b""):
+        path.write_bytes(other)
+        assert not is_intact(str(path), written)
+    path.unlink()
+    assert not is_intact(str(path), written)
+    assert not is_intact(str(path), ChunkFile(0, ""))
+
+
+@given(cut=st.integers(0, 200))
+def test_a_journal_reads_as_far_as_it_is_whole(cut: int, tmp_path_factory: object) -> None:
+    path = str(tmp_path_factory.mktemp("journal") / "journal")
+    entries = [{"number": number, "text": "x" * number} for number in range(6)]
+    with Journal(path) as journal:
+        journal.append(entries[:2])
+        journal.append(entries[2:])
+    data = Path(path).read_bytes()
+    Path(path).write_bytes(data[:cut])
+    found, whole = read_journal(path)
+    assert found == entries[: len(found)]
+    assert whole == sum(len(line) for line in data.splitlines(keepends=True)[: len(found)]) <= max(cut, 0)
+    with Journal(path, whole) as journal:
+        journal.append([{"more": 1}])
+    assert read_journal(path)[0] == [*found, {"more": 1}]
+
+
+def test_no_journal_is_an_empty_one(tmp_path: Path) -> None:
+    assert read_journal(str(tmp_path / "journal")) == ([], 0)
+
+
+def test_one_of_many_threads_gets_the_lock_while_folders_come_and_go(tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    inside, most, errors = [0], [0], []
+
+    def contend() -> None:
+        for _ in range(200):
+            try:
+                with WorkFolder(out) as work:
+                    inside[0] += 1
+                    most[0] = max(most[0], inside[0])
+                    Path(work.journal).touch()
+                    inside[0] -= 1
+                    work.discard()
+            except BaseException as error:
+                errors.append(error)
+
+    threads = [threading.Thread(target=contend) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [error for error in errors if "is writing" not in str(error)] == []
+    assert len(errors) < 800
+    assert most == [1]
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_work_folder_s_name_taken_by_a_file_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / ".out.partial").touch()
+    with pytest.raises(MmaploadError, match="move it away"):
+        WorkFolder(str(tmp_path / "out"))
+
+
+def test_only_a_store_alone_is_taken_for_one(tmp_path: Path) -> None:
+    preprocess(samples(2), tmp_path / "out", 1)
+    assert is_store(str(tmp_path / "out"))
+    (tmp_path / "out" / "x" / "c.0.0.0").unlink()
+    assert is_store(str(tmp_path / "out"))  # a damaged one is one
+    (tmp_path / "out" / "mine").touch()
+    assert not is_store(str(tmp_path / "out"))
+    for text in ("", "[]", "{}", '{"attributes": {"mmapload": 1}}', '{"attributes": 3}'):
+        (tmp_path / "zarr.json").write_text(text)
+        assert not is_store(str(tmp_path))
+
+
+def test_where_exchanging_is_not_possible_the_old_store_is_put_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workfolder, "_exchange", lambda *_: False)
+    preprocess(samples(2), tmp_path / "out", 1)
+    preprocess(samples(3), tmp_path / "wanted", 1)
+    preprocess(samples(3), tmp_path / "out", 1, overwrite=True)
+    assert tree(tmp_path / "out") == tree(tmp_path / "wanted")
+    # Killed between the two renames, the old one comes back with the next run.
+    with WorkFolder(str(tmp_path / "out")) as work:
+        os.rename(work.out, os.path.join(work.path, "replaced"))
+    with WorkFolder(str(tmp_path / "out")) as work:
+        assert is_store(work.out)
+        work.discard()
+    assert sorted(os.listdir(tmp_path)) == ["out", "wanted"]
+
+
+@pytest.mark.parametrize("codec", CODEC_NAMES)
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0, 4)])
+def test_documents_of_every_type_read_back_and_have_one_form(codec: str, shape: tuple[int, ...]) -> None:
+    for name, dtype in CORE_DTYPES.items():
+        field = FieldLayout("x", dtype, shape, 8, codec_named(codec, dtype.itemsize))
+        text = field_document(field, 21)
+        document, problems = parse_document(text, "x")
+        assert problems == []
+        assert parse_field("x", document, 21, 4, "x") == (field, [])
+        assert list(document) == [
+            "zarr_format",
+            "node_type",
+            "shape",
+            "data_type",
+            "chunk_grid",
+            "chunk_key_encoding",
+            "fill_value",
+            "codecs",
+            "attributes",
+            "storage_transformers",
+        ]
+        assert document["data_type"] == name
+        assert document["shape"] == [21, *shape]
+
+
+def test_the_root_document_reads_back_with_its_fields_in_order() -> None:
+    fields = tuple(
+        FieldLayout(name, np.dtype("u1"), (), 4, codec_named("raw", 1)) for name in ("b", "a", "é")
+    )
+    layout = StoreLayout(7, 4, 4, fields, True, {"kind": "npz", "skipped": 0, "shuffle": None})
+    text = group_document(layout.root_attributes())
+    document, problems = parse_document(text, "x")
+    root, names, found = parse_root(document, "x")
+    assert (problems, found, names) == ([], [], ["b", "a", "é"])
+    assert root is not None
+    assert (root.samples, root.batch_size, root.has_names, root.source) == (7, 4, True, layout.source)
+    assert text == json.dumps(document, indent=2).encode() + b"\n"
+
+
+def test_names_of_any_length_and_number_come_back(tmp_path: Path) -> None:
+    names = [f"{number}/{'é' * (number % 700)}\udcff.npz" for number in range(2**17 + 3)]
+    names[5] = ""
+    write_names(str(tmp_path), iter(names))
+    store = Store(str(tmp_path), StoreLayout(len(names), 1, 1, (), has_names=True))
+    for number in (0, 4, 5, 6, 699, 2**17 - 1, 2**17, 2**17 + 2):
+        assert store.sample_name(number) == names[number]
+    assert list(store.verify()).count(None) == len(list(store.verify()))
+    total = sum(name_nbytes(name) for name in names)
+    sizes = [len(data) for name, data in tree(tmp_path).items() if "c." in name]
+    assert sum(sizes) == names_nbytes(len(names), total)
+    assert len(sizes) > 50
