@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
@@ -85,7 +86,7 @@ class ChunkSampler(DistributedSampler[int]):
     >>> sorted(sampler) == list(range(10)), len(sampler)
     (True, 10)
     >>> list(ChunkSampler(ds, 4, shuffle=False, rank=1, world_size=2))
-    [4, 5, 6, 7, 0, 1, 2, 3]
+    [4, 5, 6, 7, 2, 3, 4, 5]
     """
 
     def __init__(
@@ -216,9 +217,17 @@ def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
             f"two windows of {window} samples do not fit in the dataset's memory budget of "
             f"{format_size(dataset.memory)}: samples are shuffled in windows of {wanted}. Pass "
             f"window={wanted} to have this order anywhere, or give ChunkDataset(memory=...) more",
-            stacklevel=4,
+            stacklevel=_levels_to_caller(),
         )
     return wanted
+
+
+def _levels_to_caller() -> int:
+    """Count the frames up to the first one outside the package: where a warning should point."""
+    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - the documented way, public but for its underscore
+    while frame.f_back is not None and frame.f_globals["__name__"].startswith(__package__ + "."):
+        level, frame = level + 1, frame.f_back
+    return level
 
 
 class ChunkBatchSampler(BatchSampler):

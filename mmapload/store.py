@@ -33,8 +33,8 @@ __all__ = ["NAME_ARRAYS", "Store", "StrPath", "open_store"]
 StrPath: TypeAlias = "str | os.PathLike[str]"
 METADATA: Final = "zarr.json"
 NAME_ARRAYS: Final = {
-    "names": FieldLayout("names", np.dtype("u1"), (), 2**20, RawCodec()),
-    "ends": FieldLayout("ends", np.dtype("<i8"), (), 2**17, RawCodec()),
+    "names": FieldLayout("names", np.dtype("u1"), (), 2**16, RawCodec()),
+    "ends": FieldLayout("ends", np.dtype("<i8"), (), 2**13, RawCodec()),
 }
 """The reserved arrays: all names' UTF-8 bytes in one, and where each sample's name ends in the other."""
 
