@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict, deque
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -115,7 +115,7 @@ class Residency:
         with self._lock:
             for chunk in [chunk for chunk, last in self._last_step.items() if last < step]:
                 del self._last_step[chunk]
-                if not self.holds_all:
+                if not self.holds_all and chunk in self._resident and self._resident[chunk].done():
                     self._drop(chunk)
             self._horizon = horizon
             self._read_plan(step)
@@ -151,20 +151,24 @@ class Residency:
         ChunkError
             If a file of it is missing, of the wrong size, or damaged.
         """
-        with self._lock:
-            self._asked = True
-            found = self._resident.get(chunk)
-            if found is None:
-                self.counts.misses += 1
-                self._make_room(by_force=True)
-                future = self._admit(chunk)
-            else:
-                self.counts.hits += 1
-                self._resident.move_to_end(chunk)
-        if found is None:
-            self._load(chunk, future)
-            return future.result()
-        return found.result()
+        while True:
+            with self._lock:
+                self._asked = True
+                found = self._resident.get(chunk)
+                if found is not None:
+                    self.counts.hits += 1
+                    self._resident.move_to_end(chunk)
+                    break
+                if self._make_room(by_force=True):
+                    self.counts.misses += 1
+                    future = self._admit(chunk)
+                    break
+                coming = list(self._resident.values())
+            wait(coming, return_when=FIRST_COMPLETED)  # all that is held is on its way to somebody else
+        if found is not None:
+            return found.result()
+        self._load(chunk, future)
+        return future.result()
 
     def _load_ahead(self) -> None:
         """Load what is pending, in order; the thread ends when nothing is due or the budget is full."""
