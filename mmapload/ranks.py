@@ -44,7 +44,7 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     Raises
     ------
     ValueError
-        If only one of them is given, or the rank is not in [0, world size).
+        If only one of them is given, one is no integer, or the rank is not in [0, world size).
 
     Examples
     --------
@@ -54,6 +54,8 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     if (rank is None) != (world_size is None):
         raise ValueError(f"give rank and world_size both or neither, not {rank} and {world_size}")
     if rank is not None and world_size is not None:
+        if any(type(number) is not int for number in (rank, world_size)):
+            raise ValueError(f"rank and world_size are integers, not {rank!r} and {world_size!r}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in [0, world_size), found {rank} of {world_size}")
         return Ranks(rank, world_size, 1, can_agree=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from mmapload.dataset import ChunkDataset
@@ -16,7 +18,6 @@ from mmapload.sizes import format_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     import numpy.typing as npt
 
     from mmapload.order import EpochOrder, Mode, Remainder
@@ -108,20 +109,23 @@ class ChunkSampler(DistributedSampler[int]):
                 f"a chunk sampler orders a ChunkDataset, not a {type(dataset).__name__}; "
                 "use torch's own samplers for a Subset or a ConcatDataset"
             )
-        if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
-            raise ValueError(f"batch_size must be a positive integer, not {batch_size!r}")
-        if shuffle not in _MODES:
+        mode = _MODES.get(shuffle) if isinstance(shuffle, Hashable) else None
+        if mode is None:
             raise ValueError(f"shuffle is True, False, 'window', 'batch' or 'full', not {shuffle!r}")
+        if mode != "window" and (window != "auto" or lanes is not None):
+            raise ValueError(f"window and lanes belong to shuffle='window', and shuffle is {shuffle!r}")
         self.ranks: Ranks = find_ranks(rank, world_size)
         self.dataset = self._chunk_dataset = dataset
-        self.batch_size = batch_size
+        self.batch_size = _integer("batch_size", batch_size, 1)
         self.num_replicas = self.ranks.world_size
         self.rank = self.ranks.rank
-        self.mode: Mode = _MODES[shuffle]
+        self.mode: Mode = mode
         self.shuffle = self.mode != "sequential"
-        self.seed = seed
-        self.lanes = (lanes or self.ranks.nodes) if self.mode == "window" else 1
-        self.remainder: Remainder = remainder or ("keep" if self.num_replicas == 1 else "pad")
+        self.seed = _integer("seed", seed, 0)
+        by_default = self.ranks.nodes if mode == "window" else 1
+        self.lanes = by_default if lanes is None else _integer("lanes", lanes, 1)
+        usual: Remainder = "keep" if self.num_replicas == 1 else "pad"
+        self.remainder: Remainder = usual if remainder is None else remainder
         self.drop_last = self.remainder == "drop"
         self.window = _fit_window(self, window) if self.mode == "window" else None
         self.epoch = 0
@@ -155,12 +159,21 @@ class ChunkSampler(DistributedSampler[int]):
             yield from batch.tolist()
 
     def set_epoch(self, epoch: int) -> None:
-        """Fix the epoch of the next iteration."""
+        """Fix the epoch of the next iteration.
+
+        Raises
+        ------
+        ValueError
+            If it is no integer in [0, 2**64).
+        """
+        epoch = _integer("epoch", epoch, 0)
+        self.order(epoch)  # refuses one that is too large
         self.epoch = epoch
         self._fresh = True
 
     def batches(self) -> Iterator[npt.NDArray[np.int64]]:
         """Iterate over an epoch by batches of sample numbers, telling the dataset what comes next."""
+        # The epoch is taken with the first batch: torch's DataLoader makes iterators that it never uses.
         if not self._fresh:
             self.epoch += 1
         self._fresh = False
@@ -188,16 +201,22 @@ class ChunkSampler(DistributedSampler[int]):
         return max(1, min(window // per_step, half))
 
 
+def _integer(name: str, value: object, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} is an integer from {least} up, not {value!r}")
+    return int(value)
+
+
 def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
     """Return the window, cut to what the dataset's budget holds on every rank."""
     dataset, lanes = sampler._chunk_dataset, sampler.lanes  # noqa: SLF001 - dataset is torch's name, of a wider type
     length = dataset.store.layout.chunk_length
     if asked == "auto":
         window = auto_window(len(dataset), length, lanes)
-    elif isinstance(asked, int) and not isinstance(asked, bool) and asked > 0:
-        window = asked
+    elif isinstance(asked, str):
+        raise ValueError(f"window is a number of samples or 'auto', not {asked!r}")
     else:
-        raise ValueError(f"window is a positive number of samples or 'auto', not {asked!r}")
+        window = _integer("window", asked, 1)
     capacity = dataset.residency.capacity
     # Two windows in a row touch one chunk more than their length says, since windows cut chunks.
     fits = dataset.residency.holds_all or -(-2 * window // length) + 1 <= capacity
