@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from mmapload.errors import SourceError
 from mmapload.layout import CORE_DTYPES
-from mmapload.sources.samples import IterableSource, SequenceSource, is_sequence, spec_of, store_sample
+from mmapload.sources.samples import IterableSource, SequenceSource, spec_of, store_sample
 
 
 @given(
@@ -146,13 +146,6 @@ def test_a_selection_names_what_is_missing() -> None:
     for source in (SequenceSource([{"x": 1}], {"z": "z"}), IterableSource([{"x": 1}], {"z": "z"})):
         with pytest.raises(SourceError, match="has no array 'z'; it has 'x'"):
             source.schema(0) if isinstance(source, SequenceSource) else source.schema()
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"), [([], True), ((), True), (iter(()), False), ({1}, False), (range(3), True)]
-)
-def test_what_has_a_length_and_an_index_is_a_sequence(source: object, expected: bool) -> None:
-    assert is_sequence(source) is expected
 
 
 def test_neither_torch_nor_zarr_is_imported() -> None:

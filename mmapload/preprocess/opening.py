@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from mmapload.sources.listing import list_files
 from mmapload.sources.npz import NpzSource
-from mmapload.sources.samples import IterableSource, SequenceSource, is_sequence
+from mmapload.sources.samples import IterableSource, SequenceSource
 
 if TYPE_CHECKING:
     from mmapload.sources import IndexedSource
@@ -76,7 +76,7 @@ def open_source(source: Any, fields: Mapping[str, str] | None, list_file: StrPat
         raise TypeError("a list of files goes with paths, not with samples from Python")
     if all(hasattr(source, name) for name in ("kind", "parallel", "schema", "read", "fingerprint")):
         return OpenedSource(cast("IndexedSource", source))
-    if is_sequence(source) and not isinstance(source, Mapping):
+    if _is_sequence(source) and not isinstance(source, Mapping):
         return OpenedSource(SequenceSource(source, fields))
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
         return OpenedSource(IterableSource(source, fields))
@@ -94,3 +94,11 @@ def _as_paths(source: Any, *, given: bool) -> list[StrPath] | None:
     if isinstance(source, (list, tuple)) and all(isinstance(each, (str, os.PathLike)) for each in source):
         return list(source) if source or given else None
     return None
+
+
+def _is_sequence(source: object) -> bool:
+    """Whether a source has a length and an index; torch's IterableDataset has the index by name only."""
+    iterable_only = any(kind.__name__ == "IterableDataset" for kind in type(source).__mro__)
+    return isinstance(source, Sequence) or (
+        hasattr(source, "__len__") and hasattr(source, "__getitem__") and not iterable_only
+    )

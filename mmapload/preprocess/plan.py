@@ -175,7 +175,8 @@ class PreprocessPlan:
         each = format_size(self.chunk_length * self.sample_bytes)
         many = "chunks" if self.chunks is None else f"{self.chunks:,} chunk{'s' * (self.chunks != 1)}"
         lines.append(("chunks", f"{many} of {of}, {each} each, {self.options.codec}"))
-        lines.append(("memory", f"at most {format_size(self.memory_bytes)} of buffers, {self.jobs} jobs"))
+        jobs = f"{self.jobs} job{'s' * (self.jobs != 1)}"
+        lines.append(("memory", f"at most {format_size(self.memory_bytes)} of buffers, {jobs}"))
         lines.append(("space", self._space()))
         return "\n".join(f"{head:<8}{text}" for head, text in lines)
 

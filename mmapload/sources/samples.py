@@ -7,7 +7,7 @@ lists of numbers), or to numbers and booleans. Neither torch nor any other libra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -25,7 +25,6 @@ __all__ = [
     "SequenceSource",
     "SupportsSamples",
     "as_array",
-    "is_sequence",
     "spec_of",
     "store_sample",
 ]
@@ -309,11 +308,3 @@ class IterableSource:
         if fault is not None:
             raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
         raise SourceError("the iterable", None, "there is no sample in it")
-
-
-def is_sequence(source: object) -> bool:
-    """Whether a source has a length and an index; torch's IterableDataset has the index by name only."""
-    iterable_only = any(kind.__name__ == "IterableDataset" for kind in type(source).__mro__)
-    return isinstance(source, Sequence) or (
-        hasattr(source, "__len__") and hasattr(source, "__getitem__") and not iterable_only
-    )
