@@ -141,7 +141,7 @@ persistent_workers, pin_memory_device, in_order
         self._chunks = chunks
         # torch leaves these at None and False beside a batch sampler; users read them.
         self.__dict__.update(batch_size=batch_size, drop_last=chunks.drop_last, sampler=chunks.sampler)
-        chunks.sampler.lag = num_workers * (prefetch_factor or PREFETCH)
+        chunks.sampler.lag = max(1, num_workers) * self._prefetch  # batches that are not read yet
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch of the next iteration; without it, each iteration is the next epoch.
