@@ -48,14 +48,14 @@ class BatchReader:
         self._chunk_length = chunk_length
         self._sample_nbytes = sum(field.sample_nbytes for field in fields)
         self._pools = {field.name: BufferPool(IDLE_BUFFERS) for field in fields}
-        self._batches = 0
-        self._strays = 0
+        self._strayed = 0
+        self._jumps = 0
         self._last_chunk = -1
 
     @property
     def wanders(self) -> bool:
         """Whether samples that are not in memory are asked for in an order that follows no chunks."""
-        return self._strays >= 8 and 2 * self._strays > self._batches
+        return self._jumps >= 8 and 3 * self._jumps > self._strayed
 
     def batch(self, samples: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
         """Read samples, by number, in any order, repeats allowed.
@@ -125,9 +125,14 @@ class BatchReader:
                 flat[places] = source.reshape(len(source), -1).view(whole)[:, 0][rows]
 
     def _note(self, chunks: npt.NDArray[np.int64], stray: list[int]) -> None:
-        """Count the steps from sample to sample that go neither on in a chunk nor to the next one."""
-        steps = np.diff(chunks[np.isin(chunks, stray)], prepend=max(self._last_chunk, 0))
+        """Count samples that are not in memory, and those reached by a jump to a chunk that is not the next.
+
+        Single samples in random order are jumps, but for half of those that begin a batch; where whole
+        chunks come in random order, one sample of each chunk is.
+        """
+        strayed = chunks[np.isin(chunks, stray)]
+        steps = np.diff(strayed, prepend=max(self._last_chunk, 0))
         steps[0] = min(steps[0], 0)  # between batches, other workers may have had the chunks between
-        self._strays += int(np.count_nonzero((steps != 0) & (steps != 1)))
+        self._jumps += int(np.count_nonzero((steps != 0) & (steps != 1)))
+        self._strayed += len(strayed)
         self._last_chunk = int(chunks[-1])
-        self._batches += 1
