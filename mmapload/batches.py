@@ -7,6 +7,7 @@ tensors as they are, instead of stacking them once more.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -64,9 +65,10 @@ class ReadyBatch(Sequence[Sample]):
     def __getitem__(self, index: int | slice) -> Sample | Sequence[Sample]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._length))]
-        if not -self._length <= index < self._length:
-            raise IndexError(f"sample {index} of a batch of {self._length}")
-        return _BatchSample({name: tensor[index] for name, tensor in self.tensors.items()})
+        position = operator.index(index)  # a tensor would take a boolean for a mask
+        if not -self._length <= position < self._length:
+            raise IndexError(f"sample {position} of a batch of {self._length}")
+        return _BatchSample({name: tensor[position] for name, tensor in self.tensors.items()})
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples as plain dicts of views into the batch."""
