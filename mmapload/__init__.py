@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from mmapload.loader import ChunkDataLoader
-    from mmapload.preprocess import preprocess
+    from mmapload.preprocessing import preprocess
     from mmapload.samplers import ChunkBatchSampler, ChunkSampler
     from mmapload.store import Store, open_store
 
@@ -51,7 +51,7 @@ _HOME: Final = {
     "ChunkSampler": "samplers",
     "Store": "store",
     "open_store": "store",
-    "preprocess": "preprocess",
+    "preprocess": "preprocessing",
 }
 
 

@@ -17,10 +17,10 @@ from pathlib import Path
 import zarr
 import zarr.codecs  # noqa: F401 - imported once here, not in every child
 
-from mmapload.preprocess import preprocess
+from mmapload.preprocessing import preprocess
 from mmapload.store import open_store
 from mmapload.writer import workfolder
-from tests.preprocess_cases import CountedSource, samples, tree
+from tests.preprocessing_cases import CountedSource, samples, tree
 
 CALLS = ("open", "mkdir", "rename", "fsync", "unlink", "rmdir", "writev", "write", "ftruncate")
 FOREVER = 10**9

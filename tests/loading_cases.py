@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from mmapload.preprocess import preprocess
+from mmapload.preprocessing import preprocess
 from mmapload.readers import Checks, reader_for
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from mmapload.cli import main
 from mmapload.cli.preprocess import _CODECS
 from mmapload.codecs import CODEC_NAMES
 from mmapload.errors import ChunkError
-from mmapload.preprocess import plan_preprocess, preprocess
+from mmapload.preprocessing import plan_preprocess, preprocess
 
 MMAPLOAD = [sys.executable, "-m", "mmapload"]
 COMMANDS = ["preprocess", "info", "verify"]

@@ -25,7 +25,7 @@ LAYERS = [
     ["metadata", "chunkfile", "order", "sources", "mappings"],
     ["buffers", "store"],
     ["writer", "readers"],
-    ["preprocess", "residency"],
+    ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
     ["dataset"],
     ["samplers"],
@@ -170,20 +170,7 @@ def test_every_public_name_is_there_documented_and_known_to_dir(name):
     assert name in dir(mmapload)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            name,
-            marks=[
-                pytest.mark.xfail(
-                    name == "preprocess", reason="the package has the function's name", strict=True
-                )
-            ],
-        )
-        for name in mmapload.__all__
-    ],
-)
+@pytest.mark.parametrize("name", mmapload.__all__)
 def test_a_public_name_is_no_module_whatever_is_imported_first(name):
     """A module of the same name would take the name's place as soon as it is imported."""
     assert name not in modules()

@@ -87,7 +87,7 @@ def test_a_bar_shows_samples_rate_and_follows_when_work_is_done_again() -> None:
 
 SCRIPT = """
 import sys
-from mmapload.preprocess import preprocess
+from mmapload.preprocessing import preprocess
 preprocess([{"x": i} for i in range(10)], sys.argv[1], 2, quiet=False)
 """
 

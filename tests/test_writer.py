@@ -17,7 +17,7 @@ from mmapload.codecs import CODEC_NAMES, codec_named
 from mmapload.errors import MmaploadError
 from mmapload.layout import CORE_DTYPES, FieldLayout, StoreLayout
 from mmapload.metadata import parse_document, parse_field, parse_root
-from mmapload.preprocess import preprocess
+from mmapload.preprocessing import preprocess
 from mmapload.store import Store
 from mmapload.writer import workfolder
 from mmapload.writer.chunks import ChunkFile, is_intact, write_field_chunk
@@ -26,7 +26,7 @@ from mmapload.writer.durable import explain, write_durably
 from mmapload.writer.journal import Journal, read_journal
 from mmapload.writer.names import name_nbytes, names_nbytes, write_names
 from mmapload.writer.workfolder import WorkFolder, is_store
-from tests.preprocess_cases import samples, tree
+from tests.preprocessing_cases import samples, tree
 
 
 @given(parts=st.lists(st.binary(max_size=40), max_size=6))

@@ -12,7 +12,7 @@ from mmapload.sizes import format_size
 if TYPE_CHECKING:
     import argparse
 
-    from mmapload.preprocess import PreprocessPlan, PreprocessResult
+    from mmapload.preprocessing import PreprocessPlan, PreprocessResult
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "HELP", "USAGE", "add_arguments", "run"]
 
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     if out is None or not (sources or arguments.list):
         raise UsageError(f"expected SOURCE... and OUT, found {' '.join(arguments.paths) or 'neither'}")
 
-    from mmapload.preprocess import execute
+    from mmapload.preprocessing import execute
     from mmapload.progress import progress_to
 
     plan = _plan(sources, out, arguments)
@@ -107,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> PreprocessPlan:
-    from mmapload.preprocess import plan_preprocess
+    from mmapload.preprocessing import plan_preprocess
 
     try:
         return plan_preprocess(
@@ -131,7 +131,7 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
 
 def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
     from mmapload.cli.files import survey
-    from mmapload.preprocess import skipped_path
+    from mmapload.preprocessing import skipped_path
 
     layout = result.store.layout
     on_disk = sum(survey(result.store, field).nbytes for field in layout.fields)

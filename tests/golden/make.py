@@ -38,7 +38,7 @@ def expected() -> dict[str, np.ndarray]:
 
 def main(folder: Path) -> None:
     """Write a store of each codec into a folder."""
-    from mmapload.preprocess import preprocess
+    from mmapload.preprocessing import preprocess
 
     fields = expected()
     samples = [{name: array[sample] for name, array in fields.items()} for sample in range(SAMPLES)]

@@ -1,0 +1,173 @@
+"""From a source to a store: plan, execute, resume.
+
+`preprocess` does all of it; `plan_preprocess` and `execute` are its two halves, for those who show the plan
+first or want to know what was left out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from mmapload.preprocessing.build import SkippedSample
+from mmapload.preprocessing.execution import PreprocessResult, execute, skipped_path
+from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
+from mmapload.preprocessing.planning import make_plan
+from mmapload.progress import progress_to
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mmapload.sources import IndexedSource
+    from mmapload.sources.samples import SupportsSamples
+    from mmapload.store import Store, StrPath
+
+    Samples: TypeAlias = SupportsSamples | Iterable[Mapping[str, Any]] | IndexedSource
+    Source: TypeAlias = StrPath | Sequence[StrPath] | Samples
+    Fields: TypeAlias = str | Sequence[str] | Mapping[str, str]
+
+__all__ = [
+    "OnError",
+    "Options",
+    "PreprocessPlan",
+    "PreprocessResult",
+    "SkippedSample",
+    "execute",
+    "plan_preprocess",
+    "preprocess",
+    "skipped_path",
+]
+
+
+def plan_preprocess(
+    source: Source | None,
+    out: StrPath,
+    batch_size: int,
+    *,
+    codec: str = "raw",
+    chunk_bytes: str | int = "64MiB",
+    jobs: int | None = None,
+    fields: Fields | None = None,
+    shuffle: int | None = None,
+    on_error: OnError = "fail",
+    overwrite: bool = False,
+    list_file: StrPath | None = None,
+) -> PreprocessPlan:
+    """Look at the source and the target and say what `preprocess` would do; writes nothing.
+
+    Parameters are those of `preprocess`, and so are the errors that come before anything is written. Of an
+    iterable the first sample is taken, and kept in the plan.
+
+    Returns
+    -------
+    PreprocessPlan
+        For `execute`; its `describe()` is what `--dry-run` prints.
+    """
+    return make_plan(
+        source,
+        out,
+        batch_size,
+        codec=codec,
+        chunk_bytes=chunk_bytes,
+        jobs=jobs,
+        fields=fields,
+        shuffle=shuffle,
+        on_error=on_error,
+        overwrite=overwrite,
+        list_file=list_file,
+    )
+
+
+def preprocess(
+    source: Source | None,
+    out: StrPath,
+    batch_size: int,
+    *,
+    codec: str = "raw",
+    chunk_bytes: str | int = "64MiB",
+    jobs: int | None = None,
+    fields: Fields | None = None,
+    shuffle: int | None = None,
+    on_error: OnError = "fail",
+    overwrite: bool = False,
+    list_file: StrPath | None = None,
+    quiet: bool = True,
+) -> Store:
+    """Write samples into a store whose chunks are aligned to batches.
+
+    It is built in `.<name>.partial` beside `out` and renamed when it is whole. A run that is interrupted is
+    continued by the same call; the result is the same, byte for byte.
+
+    Parameters
+    ----------
+    source : path, list of paths, sequence or iterable
+        Folders (with all that is below them), `.npz` files and globs, each file one sample; or samples
+        from Python, `{name: array}` each: anything with a length and an index, a torch dataset for
+        instance, or any iterable. An iterable is read once: it can be neither resumed nor shuffled.
+        None if `list_file` names all files.
+    out : path
+        The store's folder.
+    batch_size : int
+        Chunks hold a multiple of this.
+    codec : str
+        raw, zstd, blosc-lz4 or blosc-zstd.
+    chunk_bytes : str or int
+        Largest chunk of the largest field, such as "64MiB"; at least one batch.
+    jobs : int, optional
+        Threads, and sets of chunk buffers; by default two for each core, at most eight, and fewer where
+        memory is scarce. The store does not depend on it.
+    fields : str, list of str, or mapping, optional
+        Which arrays to take, and new names: "a,b=c" takes `a`, and `b` as `c`. By default all.
+    shuffle : int, optional
+        Seed of a permutation in which samples are written, the same on every machine.
+    on_error : "fail" or "skip"
+        Whether a bad sample ends the run, or is left out and listed in `<out>.skipped.jsonl`.
+    overwrite : bool
+        Replace a store at `out` once the new one is whole, and throw away an unfinished one that does not
+        match. Anything else is never replaced.
+    list_file : path, optional
+        A text file that names files, one a line, to come after those of `source`.
+    quiet : bool
+        Whether to tell nothing on standard error.
+
+    Returns
+    -------
+    Store
+        The finished store, opened.
+
+    Raises
+    ------
+    SourceError
+        If there is no sample, or a bad one; names file, member and cause.
+    StateMismatchError
+        If an interrupted run had other options or another source; names the difference.
+    ChunkError
+        If the disk is full or does not take the data; the same call continues once there is room.
+    MmaploadError
+        If `out` is there, another process is writing it, or there is too little room.
+    ValueError, TypeError
+        If an argument is none.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import numpy as np
+    >>> samples = [{"x": np.full((2, 2), i, "f4"), "label": i} for i in range(10)]
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     store = preprocess(samples, f"{folder}/store", batch_size=4)
+    ...     len(store), store.fields, store.read_chunk("label", 0).tolist()
+    (10, ('x', 'label'), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
+    """
+    plan = plan_preprocess(
+        source,
+        out,
+        batch_size,
+        codec=codec,
+        chunk_bytes=chunk_bytes,
+        jobs=jobs,
+        fields=fields,
+        shuffle=shuffle,
+        on_error=on_error,
+        overwrite=overwrite,
+        list_file=list_file,
+    )
+    return execute(plan, progress_to(quiet=quiet)).store

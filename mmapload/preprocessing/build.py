@@ -1,0 +1,245 @@
+"""An unfinished store: which chunks are done, which samples are left out, and what each chunk holds.
+
+Samples are counted in three ways. Their *index* is the source's. Their *position* is where they stand in
+the order of writing, which a shuffle permutes. Chunk i holds the positions i x C to (i + 1) x C of those
+that are not left out. The journal keeps all of it, so that another run can go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from mmapload.errors import SourceError
+from mmapload.order.bijection import bijection
+from mmapload.order.philox import Purpose, stream_key
+from mmapload.writer.chunks import ChunkFile
+from mmapload.writer.durable import explained, sync_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from mmapload.layout import StoreLayout
+    from mmapload.order.bijection import Bijection
+    from mmapload.preprocessing.plan import PreprocessPlan
+    from mmapload.sources import IndexedSource
+    from mmapload.writer.journal import Journal
+    from mmapload.writer.workfolder import WorkFolder
+
+__all__ = ["BadSample", "Build", "DoneChunk", "SkippedSample", "digest_of"]
+
+DIGEST_BYTES: Final = 8
+_NAMES_AT_ONCE: Final = 4096
+_WRITING_LANE: Final = 2**32 - 1
+"""Keeps the order of writing apart from every epoch's order: there are never so many lanes."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedSample:
+    """A sample that was left out.
+
+    Attributes
+    ----------
+    index : int
+        Its number in the source.
+    file : str
+        Its file, or a description where there is none.
+    member : str or None
+        The array in it, if the fault lies in one.
+    cause : str
+        What is wrong.
+    """
+
+    index: int
+    file: str
+    member: str | None
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class BadSample:
+    """A sample that could not be read, and its position in the order of writing."""
+
+    position: int
+    index: int
+    digest: str
+    error: SourceError
+
+    @property
+    def skipped(self) -> SkippedSample:
+        """What is told of it when it is left out."""
+        return SkippedSample(self.index, self.error.file, self.error.member, self.error.cause)
+
+
+@dataclass(frozen=True, slots=True)
+class DoneChunk:
+    """A chunk whose files are on the disk.
+
+    Attributes
+    ----------
+    chunk : int
+        Its number.
+    files : tuple of ChunkFile or None
+        For every field; None where it has no chunk files.
+    digests : str
+        `digest_of` each of its samples, one after the other.
+    """
+
+    chunk: int
+    files: tuple[ChunkFile | None, ...]
+    digests: str
+
+
+def digest_of(source: IndexedSource, index: int) -> str:
+    """Return 16 hexadecimal digits that change with the sample."""
+    return hashlib.blake2b(source.fingerprint(index), digest_size=DIGEST_BYTES).hexdigest()
+
+
+class Build:
+    """The state of a run over an indexed source; used by one thread.
+
+    Parameters
+    ----------
+    plan : PreprocessPlan
+        With a known number of samples.
+    work : WorkFolder
+        Where the store is built.
+    journal : Journal
+        Where every step is noted.
+
+    Attributes
+    ----------
+    done : dict of int to DoneChunk
+        What is written and noted, by chunk.
+    done_samples : int
+        How many samples these chunks hold.
+    skipped : dict of int to SkippedSample
+        What is left out, by position.
+    skipped_digests : dict of int to str
+        `digest_of` these, empty where it could not be told.
+    """
+
+    def __init__(self, plan: PreprocessPlan, work: WorkFolder, journal: Journal) -> None:
+        self.plan = plan
+        self.source = plan.indexed
+        self.work = work
+        self.done: dict[int, DoneChunk] = {}
+        self.skipped: dict[int, SkippedSample] = {}
+        self.skipped_digests: dict[int, str] = {}
+        self._journal = journal
+        self._total = len(self.source)
+        self.done_samples = 0
+        self._order: Bijection | None = None
+        if plan.options.shuffle is not None:
+            key = stream_key(plan.options.shuffle, 0, Purpose.FULL, _WRITING_LANE)
+            self._order = bijection(self._total, key)
+        self._layout: StoreLayout | None = None
+
+    @property
+    def layout(self) -> StoreLayout:
+        """The store as it will be if no more samples are left out."""
+        if self._layout is None:
+            self._layout = self.plan.layout(self._total - len(self.skipped), len(self.skipped))
+        return self._layout
+
+    def missing(self) -> list[int]:
+        """List the chunks that are not done, in order."""
+        return [chunk for chunk in range(self.layout.chunks) if chunk not in self.done]
+
+    def positions(self, chunk: int) -> list[int]:
+        """List the positions of the samples of a chunk, in order."""
+        start = chunk * self.layout.chunk_length
+        return self._remaining(start, start + self.layout.chunk_samples(chunk))
+
+    def indices(self, positions: Sequence[int]) -> list[int]:
+        """Return the indices in the source of the samples at these positions."""
+        if self._order is None:
+            return list(positions)
+        found: list[int] = self._order.forward(np.array(positions, np.int64)).tolist()
+        return found
+
+    def stored_names(self) -> Iterator[str]:
+        """Names of all samples, as they are stored."""
+        for start in range(0, self.layout.samples, _NAMES_AT_ONCE):
+            stop = min(start + _NAMES_AT_ONCE, self.layout.samples)
+            for index in self.indices(self._remaining(start, stop)):
+                yield self.source.name(index) or ""
+
+    def _remaining(self, start: int, stop: int) -> list[int]:
+        ranks = np.arange(start, stop, dtype=np.int64)
+        skipped = np.array(sorted(self.skipped), np.int64)
+        # skipped[k] - k samples remain before the k-th one that was left out.
+        before = np.searchsorted(skipped - np.arange(skipped.size), ranks, side="right")
+        found: list[int] = (ranks + before).tolist()
+        return found
+
+    def commit(self, chunks: Sequence[DoneChunk]) -> None:
+        """Note that chunks are done: their files are flushed, now also their names, then the journal."""
+        if not chunks:
+            return
+        for field in self.layout.fields:
+            sync_folder(os.path.join(self.work.store, field.name))
+        self._note(
+            {
+                "chunk": done.chunk,
+                "files": [file and [file.nbytes, file.checksum] for file in done.files],
+                "digests": done.digests,
+            }
+            for done in chunks
+        )
+        self.done.update((done.chunk, done) for done in chunks)
+        self.done_samples += sum(self.layout.chunk_samples(done.chunk) for done in chunks)
+
+    def skip(self, bad: Sequence[BadSample], first: int) -> None:
+        """Leave samples out, the first of them in chunk `first`: it and all later ones are no longer done.
+
+        Raises
+        ------
+        SourceError
+            If no sample is left.
+        """
+        ordered = sorted(bad, key=lambda each: each.position)
+        notes = [
+            asdict(each.skipped) | {"position": each.position, "digest": each.digest} for each in ordered
+        ]
+        self._note([{"skip": notes, "from": first}])
+        self._leave_out(notes, first)
+        if len(self.skipped) == self._total:
+            worst = min(self.skipped.values(), key=lambda each: each.index)
+            raise SourceError(worst.file, worst.member, f"{worst.cause}; and no other sample is sound")
+
+    def replay(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        """Take over what a journal says, after its first line; nothing may be done yet."""
+        for entry in entries:
+            if "skip" in entry:
+                self._leave_out(entry["skip"], entry["from"])
+            else:
+                files = tuple(file and ChunkFile(*file) for file in entry["files"])
+                self.done[entry["chunk"]] = DoneChunk(entry["chunk"], files, entry["digests"])
+        self.keep(self.done)
+
+    def _leave_out(self, notes: Iterable[Mapping[str, Any]], first: int) -> None:
+        for note in notes:
+            self.skipped[note["position"]] = SkippedSample(
+                note["index"], note["file"], note["member"], note["cause"]
+            )
+            self.skipped_digests[note["position"]] = note["digest"]
+        self._layout = None
+        self.keep(chunk for chunk in self.done if chunk < first)
+
+    def keep(self, chunks: Iterable[int]) -> None:
+        """Take only these chunks for done."""
+        self.done = {chunk: self.done[chunk] for chunk in chunks}
+        self.done_samples = sum(self.layout.chunk_samples(chunk) for chunk in self.done)
+
+    def close(self) -> None:
+        """Close the journal."""
+        self._journal.close()
+
+    def _note(self, entries: Iterable[Mapping[str, Any]]) -> None:
+        with explained(self.work.journal, 2**12):
+            self._journal.append(entries)

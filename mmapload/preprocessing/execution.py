@@ -1,0 +1,260 @@
+"""Execute a plan: lock, resume or begin, write all chunks, finish, publish."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmapload.errors import MmaploadError, StateMismatchError
+from mmapload.preprocessing.build import Build, SkippedSample
+from mmapload.preprocessing.parallel import run_parallel
+from mmapload.preprocessing.planning import check_target
+from mmapload.preprocessing.resume import (
+    check_names,
+    check_options,
+    check_source,
+    check_written,
+    done_files,
+    first_line,
+    write_source_names,
+)
+from mmapload.preprocessing.sequential import run_sequential
+from mmapload.preprocessing.stream import run_stream
+from mmapload.progress import SilentProgress
+from mmapload.sizes import format_size
+from mmapload.store import METADATA, Store, open_store
+from mmapload.writer.documents import field_document, group_document
+from mmapload.writer.durable import explained, sync_folder, write_durably
+from mmapload.writer.journal import Journal, read_journal
+from mmapload.writer.names import write_names
+from mmapload.writer.workfolder import WorkFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from mmapload.layout import StoreLayout
+    from mmapload.preprocessing.plan import PreprocessPlan
+    from mmapload.progress import Progress
+
+__all__ = ["PreprocessResult", "execute", "skipped_path"]
+
+
+@dataclass(frozen=True, slots=True)
+class PreprocessResult:
+    """What a run did.
+
+    Attributes
+    ----------
+    store : Store
+        The finished store.
+    skipped : tuple of SkippedSample
+        What was left out, in the source's order; empty unless `on_error` is "skip".
+    resumed_samples : int
+        Samples that an interrupted run had left.
+    seconds : float
+        Wall time of this run.
+    """
+
+    store: Store
+    skipped: tuple[SkippedSample, ...]
+    resumed_samples: int
+    seconds: float
+
+
+def skipped_path(out: str) -> str:
+    """Return the file that lists what was left out of the store at `out`."""
+    return f"{out}.skipped.jsonl"
+
+
+def execute(plan: PreprocessPlan, progress: Progress | None = None) -> PreprocessResult:
+    """Write the store that a plan describes.
+
+    Parameters
+    ----------
+    plan : PreprocessPlan
+        From `plan_preprocess`. One that takes its samples from an iterator can be executed once.
+    progress : Progress, optional
+        What to tell how far it has come; by default nothing.
+
+    Raises
+    ------
+    SourceError
+        If a sample is bad and `on_error` is "fail", or all are.
+    StateMismatchError
+        If an interrupted run had other options or another source, and `overwrite` is not given.
+    ChunkError
+        If a chunk cannot be written: the disk is full, for instance. The same call continues.
+    MmaploadError
+        If there is something at the target, another process writes there, or there is too little room.
+    KeyboardInterrupt
+        With a text that says how to go on.
+    """
+    progress = progress or SilentProgress()
+    started = time.monotonic()
+    if not plan.fits:
+        raise MmaploadError(
+            f"{plan.out} takes {format_size(plan.store_bytes or 0)}, and its file system has "
+            f"{format_size(plan.free_bytes + plan.present_bytes)} free: make room, or give another place"
+        )
+    check_target(plan.out, overwrite=plan.options.overwrite)
+    with WorkFolder(plan.out) as work:
+        _check_again(plan, work)
+        try:
+            run = _run_stream if plan.samples is None else _run_indexed
+            layout, skipped, resumed = run(plan, work, progress)
+        finally:
+            progress.close()
+        _write_skipped(skipped_path(plan.out), skipped)
+        work.publish()
+        if not skipped:
+            _remove_if_there(skipped_path(plan.out))
+    store = open_store(plan.out)
+    if store.layout != layout:
+        raise AssertionError(f"{plan.out} reads otherwise than it was written: {store.layout}, {layout}")
+    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started)
+
+
+def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
+    """Look at the target once more, now that nobody else can put something there."""
+    try:
+        check_target(plan.out, overwrite=plan.options.overwrite)
+    except MmaploadError:
+        if not os.path.exists(work.journal):
+            work.discard()
+        raise
+
+
+def _run_indexed(
+    plan: PreprocessPlan, work: WorkFolder, progress: Progress
+) -> tuple[StoreLayout, list[SkippedSample], int]:
+    entries, whole = read_journal(work.journal)
+    build = _resumed(plan, work, entries, whole, progress) if entries else None
+    if build is None:
+        build = _begun(plan, work)
+    resumed = build.done_samples
+    try:
+        progress.start(build.layout.samples, plan.sample_bytes, resumed)
+        run = run_parallel if build.source.parallel else run_sequential
+        run(build, progress)
+        progress.at(build.layout.samples)
+        work.keep_only(done_files(build))
+        names = build.stored_names() if plan.has_names else None
+        _write_documents(work.store, build.layout, names)
+    except BaseException as error:
+        build.close()
+        if not build.done:
+            work.discard()
+        if isinstance(error, KeyboardInterrupt):
+            raise KeyboardInterrupt(_interrupted(build)) from None
+        raise
+    build.close()
+    return build.layout, sorted(build.skipped.values(), key=lambda each: each.index), resumed
+
+
+def _interrupted(build: Build) -> str:
+    if not build.done:
+        return "interrupted; nothing was written yet"
+    kept = f"{build.done_samples:,} of {build.layout.samples:,} samples"
+    return f"interrupted; {kept} are kept in {build.work.path}: the same command continues"
+
+
+def _resumed(
+    plan: PreprocessPlan,
+    work: WorkFolder,
+    entries: Sequence[dict[str, object]],
+    whole: int,
+    progress: Progress,
+) -> Build | None:
+    """Take over what an interrupted run has left; None if it is of no use and may be thrown away."""
+    try:
+        check_options(plan, entries)
+        check_names(plan, work.names)
+        build = Build(plan, work, Journal(work.journal, whole))
+        try:
+            build.replay(entries[1:])
+            check_source(build)
+        except BaseException:
+            build.close()
+            raise
+    except StateMismatchError:
+        if not plan.options.overwrite:
+            raise
+        return None
+    damaged = check_written(build)
+    work.keep_only(done_files(build))
+    if damaged:
+        progress.note(f"{damaged} chunks are not as they were written, and are written again")
+    there = f"{build.done_samples:,} of {build.layout.samples:,} samples"
+    progress.note(f"resuming: {there} are already there")
+    return build
+
+
+def _begun(plan: PreprocessPlan, work: WorkFolder) -> Build:
+    """Start anew."""
+    work.clear()
+    try:
+        work.keep_only({name: set() for name in plan.schema})
+        write_source_names(work.names, plan.indexed)
+        sync_folder(work.store)
+        sync_folder(work.path)
+        journal = Journal(work.journal)
+        journal.append([first_line(plan)])
+    except BaseException:
+        work.discard()
+        raise
+    return Build(plan, work, journal)
+
+
+def _run_stream(
+    plan: PreprocessPlan, work: WorkFolder, progress: Progress
+) -> tuple[StoreLayout, list[SkippedSample], int]:
+    entries, _ = read_journal(work.journal)
+    if entries and not plan.options.overwrite:
+        check_options(plan, entries)
+    work.clear()
+    try:
+        work.keep_only({name: set() for name in plan.schema})
+        with Journal(work.journal) as journal:
+            journal.append([first_line(plan)])
+        progress.start(None, plan.sample_bytes)
+        layout, skipped = run_stream(plan, work, progress)
+        _write_documents(work.store, layout, None)
+    except BaseException:
+        work.discard()  # nothing could take it up again
+        raise
+    return layout, skipped, 0
+
+
+def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | None) -> None:
+    """Write the metadata, the root's last: with it the store is whole."""
+    for field in layout.fields:
+        _write_document(os.path.join(folder, field.name), field_document(field, layout.samples))
+    if names is not None:
+        write_names(folder, names)
+    _write_document(folder, group_document(layout.root_attributes()))
+
+
+def _write_document(folder: str, text: bytes) -> None:
+    path = os.path.join(folder, METADATA)
+    with explained(path, len(text)):
+        write_durably(path, [text])
+    sync_folder(folder)
+
+
+def _write_skipped(path: str, skipped: Iterable[SkippedSample]) -> None:
+    lines = [json.dumps(dataclasses.asdict(each)) + "\n" for each in skipped]
+    if lines:
+        text = "".join(lines).encode()
+        with explained(path, len(text)):
+            write_durably(path, [text])
+
+
+def _remove_if_there(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return

@@ -1,0 +1,104 @@
+"""From what the user calls a source to one of the protocols of `sources`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from mmapload.sources.listing import list_files
+from mmapload.sources.npz import NpzSource
+from mmapload.sources.samples import IterableSource, SequenceSource
+
+if TYPE_CHECKING:
+    from mmapload.sources import IndexedSource
+    from mmapload.sources.listing import Listing
+    from mmapload.store import StrPath
+
+__all__ = ["OpenedSource", "open_source", "parse_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSource:
+    """A source, and the files behind it where there are any."""
+
+    source: IndexedSource | IterableSource
+    listing: Listing | None = None
+
+
+def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
+    """Read a selection of fields: "a,b=c", a list of such parts, or a mapping of old names to new.
+
+    Raises
+    ------
+    ValueError
+        If a part is empty, or a name is there twice.
+
+    Examples
+    --------
+    >>> parse_fields("image,flow/xy=flow")
+    {'image': 'image', 'flow/xy': 'flow'}
+    """
+    if fields is None:
+        return None
+    if isinstance(fields, Mapping):
+        pairs = [(str(old), str(new)) for old, new in fields.items()]
+    else:
+        parts = fields.split(",") if isinstance(fields, str) else list(fields)
+        pairs = []
+        for part in parts:
+            old, separator, new = part.partition("=")
+            pairs.append((old, new if separator else old))
+    if not pairs or any(not old or not new for old, new in pairs):
+        raise ValueError(f"fields: expected names such as a,b=c, found {fields!r}")
+    chosen = dict(pairs)
+    if len(chosen) < len(pairs) or len(set(chosen.values())) < len(pairs):
+        raise ValueError(f"fields: a name is there twice in {fields!r}")
+    return chosen
+
+
+def open_source(source: Any, fields: Mapping[str, str] | None, list_file: StrPath | None) -> OpenedSource:
+    """Open a source; reads no sample.
+
+    Raises
+    ------
+    SourceError
+        If there are no files, or paths that do not exist.
+    TypeError
+        If it is nothing that samples can come from.
+    """
+    paths = _as_paths(source, given=list_file is not None)
+    if paths is not None:
+        listing = list_files(paths, list_file=list_file)
+        return OpenedSource(NpzSource(listing, fields), listing)
+    if list_file is not None:
+        raise TypeError("a list of files goes with paths, not with samples from Python")
+    if all(hasattr(source, name) for name in ("kind", "parallel", "schema", "read", "fingerprint")):
+        return OpenedSource(cast("IndexedSource", source))
+    if _is_sequence(source) and not isinstance(source, Mapping):
+        return OpenedSource(SequenceSource(source, fields))
+    if isinstance(source, Iterable) and not isinstance(source, Mapping):
+        return OpenedSource(IterableSource(source, fields))
+    raise TypeError(
+        "a source is a path, a list of paths, or a sequence or iterable of {name: array}, "
+        f"not {type(source).__name__}"
+    )
+
+
+def _as_paths(source: Any, *, given: bool) -> list[StrPath] | None:
+    if isinstance(source, (str, os.PathLike)):
+        return [source]
+    if source is None and given:
+        return []
+    if isinstance(source, (list, tuple)) and all(isinstance(each, (str, os.PathLike)) for each in source):
+        return list(source) if source or given else None
+    return None
+
+
+def _is_sequence(source: object) -> bool:
+    """Whether a source has a length and an index; torch's IterableDataset has the index by name only."""
+    iterable_only = any(kind.__name__ == "IterableDataset" for kind in type(source).__mro__)
+    return isinstance(source, Sequence) or (
+        hasattr(source, "__len__") and hasattr(source, "__getitem__") and not iterable_only
+    )

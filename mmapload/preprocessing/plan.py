@@ -1,0 +1,191 @@
+"""What a run of `preprocess` will do, as a frozen value: made first, shown by --dry-run, then executed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+
+from mmapload.codecs import codec_named
+from mmapload.layout import FieldLayout, StoreLayout, chunk_length_for
+from mmapload.sizes import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mmapload.sources import ArraySpec, IndexedSource, StreamSource
+
+__all__ = ["OnError", "Options", "PreprocessPlan"]
+
+OnError: TypeAlias = Literal["fail", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was asked for, checked.
+
+    Attributes
+    ----------
+    batch_size : int
+        Chunk boundaries are multiples of this.
+    codec : str
+        raw, zstd, blosc-lz4 or blosc-zstd.
+    chunk_bytes : int
+        Largest chunk of the largest field, in bytes.
+    fields : tuple of (str, str), or None
+        Names in the source and in the store; None takes all as they are.
+    shuffle : int or None
+        Seed of the permutation in which samples are written.
+    on_error : "fail" or "skip"
+        What to do with a sample that cannot be read.
+    overwrite : bool
+        Whether a finished store may be replaced and an unfinished one thrown away.
+    """
+
+    batch_size: int
+    codec: str
+    chunk_bytes: int
+    fields: tuple[tuple[str, str], ...] | None
+    shuffle: int | None
+    on_error: OnError
+    overwrite: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PreprocessPlan:
+    """What will be written, where, and what it takes.
+
+    Attributes
+    ----------
+    source : IndexedSource or StreamSource
+        Where the samples come from.
+    out : str
+        Absolute path of the store.
+    options : Options
+        What was asked for.
+    jobs : int
+        Threads, and sets of chunk buffers.
+    schema : mapping of str to ArraySpec
+        Every field's dtype and shape, by its name in the store.
+    samples : int or None
+        How many there are; None if only the end of the source will tell.
+    names_bytes : int
+        Bytes of the files that keep the samples' names; 0 if the source has none.
+    free_bytes : int
+        Room on the target's file system.
+    present_bytes : int
+        Bytes that an interrupted run has left there, to be used again.
+    hidden, foreign : int
+        Files of the source that were skipped: names that begin with a dot, and other suffixes.
+    """
+
+    source: IndexedSource | StreamSource
+    out: str
+    options: Options
+    jobs: int
+    schema: Mapping[str, ArraySpec]
+    samples: int | None
+    names_bytes: int
+    free_bytes: int
+    present_bytes: int
+    hidden: int = 0
+    foreign: int = 0
+
+    @property
+    def indexed(self) -> IndexedSource:
+        """The source, where the number of samples is known."""
+        return cast("IndexedSource", self.source)
+
+    @property
+    def stream(self) -> StreamSource:
+        """The source, where only its end will tell."""
+        return cast("StreamSource", self.source)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the source names its samples."""
+        return self.names_bytes > 0
+
+    def layout(self, samples: int | None, skipped: int = 0) -> StoreLayout:
+        """Return the layout of the store of that many samples; of no samples where their number is open."""
+        largest = max(spec.nbytes for spec in self.schema.values())
+        length = chunk_length_for(samples, self.options.batch_size, largest, self.options.chunk_bytes)
+        fields = tuple(
+            FieldLayout(
+                name, spec.dtype, spec.shape, length, codec_named(self.options.codec, spec.dtype.itemsize)
+            )
+            for name, spec in self.schema.items()
+        )
+        made = {"kind": self.source.kind, "skipped": skipped, "shuffle": self.options.shuffle}
+        return StoreLayout(samples or 0, self.options.batch_size, length, fields, self.has_names, made)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Bytes of one sample, all fields."""
+        return sum(spec.nbytes for spec in self.schema.values())
+
+    @property
+    def chunk_length(self) -> int:
+        """Samples in a chunk."""
+        return self.layout(self.samples).chunk_length
+
+    @property
+    def chunks(self) -> int | None:
+        """Chunks in every field; None where the number of samples is open."""
+        return None if self.samples is None else self.layout(self.samples).chunks
+
+    @property
+    def store_bytes(self) -> int | None:
+        """Bytes of all chunk files and names: exact for raw, the most it can be if the codec compresses."""
+        if self.chunks is None:
+            return None
+        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """The most that buffers take: for each job a chunk of all fields, and what encodes the largest.
+
+        A compressing codec needs room for one encoded chunk of one field, which is at most 1/256 and
+        64 KiB longer than the chunk. What the source itself holds for one sample comes on top.
+        """
+        layout = self.layout(self.samples)
+        largest = max(field.chunk_nbytes for field in layout.fields)
+        encoded = 0 if self.options.codec == "raw" else largest + largest // 256 + 2**16
+        return self.jobs * (layout.chunk_nbytes + encoded)
+
+    @property
+    def fits(self) -> bool:
+        """Whether the target has room, as far as that is known before."""
+        if self.store_bytes is None or self.options.codec != "raw":
+            return True
+        return self.store_bytes <= self.free_bytes + self.present_bytes
+
+    def describe(self) -> str:
+        """Write the plan for people, several lines."""
+        counted = "samples, as many as come" if self.samples is None else f"{self.samples:,} samples"
+        lines = [("source", f"{self.source.kind}: {counted}")]
+        if self.hidden or self.foreign:
+            lines.append(("", f"{self.hidden} hidden and {self.foreign} foreign files skipped"))
+        width = max(len(name) for name in self.schema)
+        for number, (name, spec) in enumerate(self.schema.items()):
+            text = f"{name:<{width}}  {spec}, {format_size(spec.nbytes)} a sample"
+            lines.append(("" if number else "fields", text))
+        lines.append(("store", self.out))
+        batches = self.chunk_length // self.options.batch_size
+        of = f"{self.chunk_length:,} samples ({batches:,} x batch {self.options.batch_size:,})"
+        each = format_size(self.chunk_length * self.sample_bytes)
+        many = "chunks" if self.chunks is None else f"{self.chunks:,} chunk{'s' * (self.chunks != 1)}"
+        lines.append(("chunks", f"{many} of {of}, {each} each, {self.options.codec}"))
+        jobs = f"{self.jobs} job{'s' * (self.jobs != 1)}"
+        lines.append(("memory", f"at most {format_size(self.memory_bytes)} of buffers, {jobs}"))
+        lines.append(("space", self._space()))
+        return "\n".join(f"{head:<8}{text}" for head, text in lines)
+
+    def _space(self) -> str:
+        free = f"{format_size(self.free_bytes)} free"
+        if self.store_bytes is None:
+            return f"{format_size(self.sample_bytes)} needed for every sample, {free}"
+        most = "" if self.options.codec == "raw" else "at most "
+        there = f", of which {format_size(self.present_bytes)} are there" if self.present_bytes else ""
+        return f"{most}{format_size(self.store_bytes)} needed{there}, {free}" + (
+            "" if self.fits else ": TOO LITTLE"
+        )

@@ -1,0 +1,217 @@
+"""Make the plan of a run: schema from the first sample, arithmetic, and every check before writing."""
+
+from __future__ import annotations
+
+import operator
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
+
+from mmapload.budget import available_memory
+from mmapload.codecs import BLOSC_MAX_BYTES, CODEC_NAMES
+from mmapload.errors import MmaploadError, SourceError
+from mmapload.layout import CORE_DTYPES, check_field_names
+from mmapload.preprocessing.opening import open_source, parse_fields
+from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
+from mmapload.sizes import format_size, parse_size
+from mmapload.sources.samples import IterableSource
+from mmapload.writer.durable import free_bytes
+from mmapload.writer.names import name_nbytes, names_nbytes
+from mmapload.writer.workfolder import is_store, partial_path
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mmapload.sources import ArraySpec, IndexedSource
+    from mmapload.sources.listing import Listing
+    from mmapload.store import StrPath
+
+__all__ = ["check_target", "make_plan"]
+
+Choice = TypeVar("Choice", bound=str)
+
+_MOST_JOBS = 8
+_MEMORY_SHARE = 4
+"""Buffers take at most this part of the available memory, unless jobs are given."""
+
+
+def make_plan(
+    source: Any,
+    out: StrPath,
+    batch_size: int,
+    *,
+    codec: str,
+    chunk_bytes: str | int,
+    jobs: int | None,
+    fields: str | Sequence[str] | Mapping[str, str] | None,
+    shuffle: int | None,
+    on_error: OnError,
+    overwrite: bool,
+    list_file: StrPath | None,
+) -> PreprocessPlan:
+    """Plan a run; `preprocess` has the parameters."""
+    chosen = parse_fields(fields)
+    options = Options(
+        _positive("batch_size", batch_size),
+        _one_of("codec", codec, CODEC_NAMES),
+        parse_size(chunk_bytes),
+        None if chosen is None else tuple(chosen.items()),
+        _seed(shuffle),
+        _one_of("on_error", on_error, get_args(OnError)),
+        overwrite,
+    )
+    wanted = None if jobs is None else _positive("jobs", jobs)
+    target = os.path.abspath(os.fspath(out))
+    target = os.path.realpath(target) if os.path.islink(target) else target
+    opened = open_source(source, chosen, list_file)
+    check_target(target, overwrite=overwrite)
+    if opened.listing is not None:
+        _check_apart(target, opened.listing)
+    schema, samples, names_bytes = _survey(opened.source, options)
+    _check_schema(schema)
+    plan = PreprocessPlan(
+        source=opened.source,
+        out=target,
+        options=options,
+        jobs=1,
+        schema=schema,
+        samples=samples,
+        names_bytes=names_bytes,
+        free_bytes=free_bytes(_existing_folder(target)),
+        present_bytes=_size_of(os.path.join(partial_path(target), "store")),
+        hidden=opened.listing.hidden if opened.listing else 0,
+        foreign=opened.listing.foreign if opened.listing else 0,
+    )
+    _check_chunks(plan)
+    wanted = wanted or _default_jobs(plan.memory_bytes)
+    return replace(plan, jobs=wanted if plan.chunks is None else min(wanted, plan.chunks))
+
+
+def _positive(name: str, value: int) -> int:
+    if isinstance(value, bool) or operator.index(value) < 1:
+        raise ValueError(f"{name} must be an integer of at least 1, not {value!r}")
+    return operator.index(value)
+
+
+def _one_of(name: str, value: Choice, choices: Sequence[str]) -> Choice:
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return value
+
+
+def _seed(seed: int | None) -> int | None:
+    if seed is None:
+        return None
+    if isinstance(seed, bool) or not 0 <= operator.index(seed) < 2**64:
+        raise ValueError(f"shuffle takes a seed, an integer from 0 to 2**64 - 1, not {seed!r}")
+    return operator.index(seed)
+
+
+def _default_jobs(memory_per_job: int) -> int:
+    """Choose how many chunks are filled side by side.
+
+    Two for each core (at least two, at most eight), so that one flushes its chunk while the other reads or
+    compresses; fewer where the buffers would take more than a quarter of the memory that there is.
+    """
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    room = available_memory() // _MEMORY_SHARE // max(1, memory_per_job)
+    return max(1, min(2 * cores, _MOST_JOBS, room))
+
+
+def check_target(out: str, *, overwrite: bool) -> None:
+    """Refuse a target that holds something.
+
+    Raises
+    ------
+    MmaploadError
+        If there is a finished store and it is not to be overwritten, or anything else but an empty folder.
+    """
+    if not os.path.lexists(out) or (os.path.isdir(out) and not os.listdir(out)):
+        return
+    if not is_store(out):
+        kind = "a folder with other things in it" if os.path.isdir(out) else "a file"
+        raise MmaploadError(
+            f"{out} is {kind}, not a store alone, and never overwritten: give another name, or move it away"
+        )
+    if not overwrite:
+        raise MmaploadError(
+            f"{out} is a finished store: give another name, or --overwrite (overwrite=True) to replace it"
+        )
+
+
+def _check_apart(out: str, listing: Listing) -> None:
+    real = os.path.join(os.path.realpath(out), "")
+    for folder in {os.path.dirname(listing.path(index)) for index in range(len(listing))}:
+        if os.path.join(os.path.realpath(folder), "").startswith(real):
+            raise MmaploadError(f"the source's folder {folder} lies inside {out}: give OUT another name")
+
+
+def _survey(
+    source: IndexedSource | IterableSource, options: Options
+) -> tuple[dict[str, ArraySpec], int | None, int]:
+    """Return the schema, the number of samples, and how many bytes their names take."""
+    skip = options.on_error == "skip"
+    if isinstance(source, IterableSource):
+        if options.shuffle is not None:
+            raise ValueError(
+                "shuffle needs a length, which an iterable lacks: make it a sequence, or shuffle before"
+            )
+        return source.schema(skip=skip), None, 0
+    samples = len(source)
+    if samples == 0:
+        raise SourceError("the source", None, "there is no sample in it")
+    return _first_schema(source, skip=skip), samples, _names_bytes(source)
+
+
+def _names_bytes(source: IndexedSource) -> int:
+    if source.name(0) is None:
+        return 0
+    return names_nbytes(len(source), sum(name_nbytes(source.name(i) or "") for i in range(len(source))))
+
+
+def _first_schema(source: IndexedSource, *, skip: bool) -> dict[str, ArraySpec]:
+    fault: SourceError | None = None
+    for index in range(len(source)):
+        try:
+            return source.schema(index)
+        except SourceError as error:
+            if not skip:
+                raise
+            fault = fault or error
+    if fault is None:
+        raise AssertionError("a source without samples")
+    raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
+
+
+def _check_schema(schema: Mapping[str, ArraySpec]) -> None:
+    problems = check_field_names(schema)
+    problems += [
+        f"field {name!r} has dtype {spec.dtype}, which a store cannot hold; it holds {', '.join(CORE_DTYPES)}"
+        for name, spec in schema.items()
+        if spec.dtype.name not in CORE_DTYPES
+    ]
+    if problems:
+        others = [name for name in schema if not check_field_names([name])]
+        hint = f" (--fields also selects: name the others too, {','.join(others)})" if others else ""
+        raise ValueError("; ".join(problems) + hint)
+
+
+def _check_chunks(plan: PreprocessPlan) -> None:
+    largest = max(plan.layout(plan.samples).fields, key=lambda field: field.chunk_nbytes)
+    if plan.options.codec.startswith("blosc") and largest.chunk_nbytes > BLOSC_MAX_BYTES:
+        raise ValueError(
+            f"a chunk of field {largest.name!r} has {format_size(largest.chunk_nbytes)}, and blosc takes "
+            "at most 2 GiB: choose another codec, a smaller batch size or smaller chunks"
+        )
+
+
+def _existing_folder(path: str) -> str:
+    while not os.path.isdir(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _size_of(folder: str) -> int:
+    return sum(
+        os.lstat(os.path.join(where, name)).st_size for where, _, names in os.walk(folder) for name in names
+    )

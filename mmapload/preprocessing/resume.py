@@ -1,0 +1,175 @@
+"""Go on where an interrupted run stopped: only if options and source are what they were."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any, Final
+
+from mmapload.errors import SourceError, StateMismatchError
+from mmapload.preprocessing.build import DIGEST_BYTES, digest_of
+from mmapload.writer.chunks import is_intact
+from mmapload.writer.durable import explained
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from mmapload.preprocessing.build import Build, DoneChunk
+    from mmapload.preprocessing.plan import PreprocessPlan
+    from mmapload.sources import IndexedSource
+
+__all__ = [
+    "check_names",
+    "check_options",
+    "check_source",
+    "check_written",
+    "done_files",
+    "first_line",
+    "write_source_names",
+]
+
+_ADVICE: Final = (
+    "restore it to continue the unfinished store, or start anew with --overwrite (overwrite=True)"
+)
+
+
+def first_line(plan: PreprocessPlan) -> dict[str, Any]:
+    """Return what a journal begins with: all that decides what a store holds."""
+    options = plan.options
+    return {
+        "version": 1,
+        "kind": plan.source.kind,
+        "resumable": plan.samples is not None,
+        "batch_size": options.batch_size,
+        "codec": options.codec,
+        "chunk_bytes": options.chunk_bytes,
+        "fields": None if options.fields is None else [list(pair) for pair in options.fields],
+        "shuffle": options.shuffle,
+        "schema": {name: str(spec) for name, spec in plan.schema.items()},
+    }
+
+
+def check_options(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Compare a journal's beginning with this plan.
+
+    Raises
+    ------
+    StateMismatchError
+        Naming the first difference.
+    """
+    saved, current = entries[0], first_line(plan)
+    if not (current["resumable"] and saved.get("resumable")):
+        raise _mismatch(
+            plan.out,
+            "was begun, and samples from an iterable cannot be taken up again: start anew with --overwrite "
+            "(overwrite=True)",
+            str(saved.get("kind")),
+            plan.source.kind,
+        )
+    for name in current:
+        if saved.get(name) != current[name] or (
+            name == "schema" and list(saved[name]) != list(current[name])
+        ):
+            what = f"was begun with another {name.replace('_', ' ')}; {_ADVICE}"
+            raise _mismatch(plan.out, what, _shown(saved.get(name)), _shown(current[name]))
+    if plan.options.on_error == "fail" and any("skip" in entry for entry in entries):
+        raise _mismatch(plan.out, f"has left out bad samples; {_ADVICE}", "on_error skip", "on_error fail")
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _mismatch(out: str, what: str, saved: str, current: str) -> StateMismatchError:
+    return StateMismatchError(f"the unfinished {out} {what}", saved, current)
+
+
+def write_source_names(path: str, source: IndexedSource) -> None:
+    """Keep the names of the source's samples, a line each."""
+    with explained(path, 2**20), open(path, "w", encoding="ascii") as file:
+        file.writelines(json.dumps(source.name(index)) + "\n" for index in range(len(source)))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_names(plan: PreprocessPlan, path: str) -> None:
+    """Compare the names that were kept with those of now.
+
+    Raises
+    ------
+    StateMismatchError
+        Naming the first that differs.
+    """
+    source = plan.indexed
+    names = (json.dumps(source.name(index)) for index in range(len(source)))
+    with open(path, encoding="ascii") as file:
+        saved = (line.rstrip("\n") for line in file)
+        for index, (then, now) in enumerate(zip_longest(saved, names, fillvalue="none")):
+            if then != now:
+                what = f"was begun with another sample {index}, or another number of them; {_ADVICE}"
+                raise _mismatch(plan.out, what, then, now)
+
+
+def check_source(build: Build) -> None:
+    """Compare the contents of all samples that are done or left out with those of now.
+
+    Raises
+    ------
+    StateMismatchError
+        Naming the first sample that differs.
+    """
+    source = build.source
+    expected = list(build.skipped_digests.items())
+    width = 2 * DIGEST_BYTES
+    for done in build.done.values():
+        positions = build.positions(done.chunk)
+        expected += [(each, done.digests[k * width : (k + 1) * width]) for k, each in enumerate(positions)]
+    indices = build.indices([position for position, _ in expected])
+    if source.parallel:
+        with ThreadPoolExecutor(build.plan.jobs) as pool:
+            found = list(pool.map(lambda index: _digest(source, index), indices))
+    else:
+        found = [_digest(source, index) for index in indices]
+    for index, (_, saved), now in sorted(zip(indices, expected, found, strict=True)):
+        if saved != now:
+            what = f"holds a {source.describe(index)} that has changed since; {_ADVICE}"
+            raise _mismatch(build.plan.out, what, saved or "unreadable", now or "unreadable")
+
+
+def _digest(source: IndexedSource, index: int) -> str:
+    try:
+        return digest_of(source, index)
+    except SourceError:
+        return ""
+
+
+def check_written(build: Build) -> int:
+    """Read all chunk files that are said to be done; forget the chunks of those that are not as written.
+
+    Reading costs a part of what writing them anew would. Returns how many chunks are forgotten.
+    """
+    with ThreadPoolExecutor(build.plan.jobs) as pool:
+        intact = list(pool.map(lambda done: _is_whole(build, done), build.done.values()))
+    before = len(build.done)
+    build.keep([chunk for chunk, whole in zip(build.done, intact, strict=True) if whole])
+    return before - len(build.done)
+
+
+def _is_whole(build: Build, done: DoneChunk) -> bool:
+    return all(
+        file is None
+        or is_intact(os.path.join(build.work.store, field.name, field.chunk_key(done.chunk)), file)
+        for field, file in zip(build.layout.fields, done.files, strict=True)
+    )
+
+
+def done_files(build: Build) -> dict[str, set[str]]:
+    """Return for every field's folder the files that belong there."""
+    return {
+        field.name: {
+            field.chunk_key(chunk) for chunk, done in build.done.items() if done.files[at] is not None
+        }
+        for at, field in enumerate(build.layout.fields)
+    }

@@ -1,0 +1,135 @@
+"""Fill chunks one after the other in the caller's thread, and write them side by side in others.
+
+For sources that one thread alone may read: Python sequences and iterables.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from mmapload.errors import SourceError
+from mmapload.preprocessing.buffers import BufferSets, Rows, chunk_rows
+from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
+from mmapload.preprocessing.parallel import not_skipped
+from mmapload.writer.chunks import write_chunk
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from mmapload.layout import StoreLayout
+    from mmapload.preprocessing.build import Build
+    from mmapload.progress import Progress
+
+__all__ = ["ChunkWriters", "run_sequential"]
+
+
+class ChunkWriters:
+    """Threads that encode and write filled chunks, while the caller fills the next.
+
+    Parameters
+    ----------
+    folder : str
+        The store.
+    layout : StoreLayout
+        Fields and chunk length; the buffers are made from it.
+    jobs : int
+        Sets of buffers: the caller fills one, the others are being written.
+    """
+
+    def __init__(self, folder: str, layout: StoreLayout, jobs: int) -> None:
+        self._folder = folder
+        self._buffers = BufferSets(layout, jobs)
+        self._pool = ThreadPoolExecutor(max(1, jobs - 1), thread_name_prefix="mmapload-job")
+        self._running: list[Future[DoneChunk]] = []
+
+    def take(self) -> Rows:
+        """Wait for a set of buffers to fill."""
+        return self._buffers.take()
+
+    def write(self, layout: StoreLayout, chunk: int, rows: Rows, samples: int, digests: str = "") -> None:
+        """Write a chunk of which so many samples are filled; the buffers are no longer the caller's."""
+        self._running.append(self._pool.submit(self._write, layout, chunk, rows, samples, digests))
+
+    def _write(self, layout: StoreLayout, chunk: int, rows: Rows, samples: int, digests: str) -> DoneChunk:
+        try:
+            whole = chunk_rows(rows, samples, layout.chunk_length)
+            return DoneChunk(chunk, write_chunk(self._folder, layout.fields, chunk, whole), digests)
+        finally:
+            self._buffers.give(rows)
+
+    def finished(self, *, everything: bool = False) -> list[DoneChunk]:
+        """Return the chunks written since the last call, and raise what went wrong; may wait for all."""
+        ended = [future for future in self._running if everything or future.done()]
+        self._running = [future for future in self._running if future not in ended]
+        return [future.result() for future in ended]
+
+    def settle(self) -> list[DoneChunk]:
+        """Wait for all and return what was written, without regard to failures."""
+        done = []
+        for future in self._running:
+            with contextlib.suppress(Exception):
+                done.append(future.result())
+        self._running = []
+        return done
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_sequential(build: Build, progress: Progress) -> None:
+    """Do all chunks that are missing, reading samples in the order of writing.
+
+    Raises
+    ------
+    SourceError
+        If a sample is bad and `on_error` is "fail".
+    """
+    with ChunkWriters(build.work.store, build.layout, build.plan.jobs) as writers:
+        try:
+            chunk = 0
+            while chunk < build.layout.chunks:
+                if chunk not in build.done:
+                    rows = writers.take()
+                    build.commit(writers.finished())
+                    samples, digests = _fill(build, progress, chunk, rows)
+                    if samples:
+                        writers.write(build.layout, chunk, rows, samples, digests)
+                chunk += 1
+            build.commit(writers.finished(everything=True))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                build.commit(writers.settle())
+            raise
+
+
+def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int, str]:
+    """Fill one chunk; a bad sample is left out, and the next one takes its place."""
+    source = build.source
+    before = chunk * build.layout.chunk_length
+    positions = build.positions(chunk)
+    indices = build.indices(positions)
+    digests: list[str] = []
+    while len(digests) < len(indices):
+        row = len(digests)
+        digest = ""
+        try:
+            digest = digest_of(source, indices[row])
+            source.read(indices[row], {name: values[row, ...] for name, values in rows.items()})
+        except SourceError as error:
+            if build.plan.options.on_error == "fail":
+                raise not_skipped(error) from error.__cause__
+            build.skip([BadSample(positions[row], indices[row], digest, error)], chunk)
+            positions = build.positions(chunk)
+            indices = build.indices(positions)
+        else:
+            digests.append(digest)
+            progress.at(before + len(digests))
+    return len(digests), "".join(digests)

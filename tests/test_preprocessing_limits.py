@@ -1,0 +1,99 @@
+"""Full disks, quotas and read-only places: a clear error, and the same call goes on once there is room."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mmapload.errors import MmaploadError
+from mmapload.preprocessing import execute, plan_preprocess, preprocess
+from tests.preprocessing_cases import CountedSource, samples, tree
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 3 MiB in memory."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.decode().strip()}")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("jobs", [1, 3])
+def test_a_disk_that_fills_up_is_a_clear_error_and_the_run_goes_on_once_there_is_room(
+    small_disk: Path, tmp_path: Path, jobs: int
+) -> None:
+    source = CountedSource(1000, width=128)
+    options = {"chunk_bytes": 2**15, "jobs": jobs}
+    plan = plan_preprocess(source, small_disk / "out", 8, **options)
+    filler = small_disk / "filler"
+    filler.write_bytes(bytes(2750 * 2**10))
+    with pytest.raises(
+        OSError, match=r"No space left.* KiB to write, .* free; make room.*continue"
+    ) as caught:
+        execute(plan)
+    assert caught.value.errno == errno.ENOSPC
+    assert os.listdir(small_disk) in ([".out.partial", "filler"], ["filler", ".out.partial"])
+    with pytest.raises(MmaploadError, match=r"takes \d+ KiB, and its file system has \d+ KiB free"):
+        preprocess(source, small_disk / "out", 8, **options)
+    filler.unlink()
+    result = execute(plan_preprocess(source, small_disk / "out", 8, **options))
+    assert result.resumed_samples >= 64
+    preprocess(source, tmp_path / "wanted", 8, **options)
+    assert tree(small_disk / "out") == tree(tmp_path / "wanted")
+
+
+LIMIT_SCRIPT = """
+import resource, sys
+from mmapload.preprocessing import preprocess
+from tests.preprocessing_cases import CountedSource
+resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, 2**14))
+try:
+    preprocess(CountedSource(100, width=128), sys.argv[1], 64, chunk_bytes=2**15)
+except OSError as error:
+    sys.exit(f"{type(error).__name__} {error.errno} {error}")
+"""
+
+
+def test_a_limit_on_the_size_of_files_is_a_clear_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LIMIT_SCRIPT, str(tmp_path / "out")],
+        cwd=Path(__file__).parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"ChunkError {errno.EFBIG}" in done.stderr
+    assert "raise the limit on file sizes" in done.stderr
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_place_that_is_read_only_is_a_clear_error(small_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(OSError, match=r"Read-only file system: '.*/disk/.out.partial'"):
+        preprocess(samples(3), small_disk / "out", 1)
+    assert os.listdir(small_disk) == []
+
+
+def test_a_folder_that_may_not_be_written_is_a_clear_error(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    tmp_path.chmod(0o555)
+    with pytest.raises(PermissionError, match=r"out.partial"):
+        preprocess(samples(3), tmp_path / "out", 1)
+    tmp_path.chmod(0o755)

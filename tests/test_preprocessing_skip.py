@@ -1,0 +1,142 @@
+"""`on_error="skip"`: the store holds exactly the sound samples, in order, whatever the jobs met when."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mmapload.errors import SourceError, StateMismatchError
+from mmapload.preprocessing import execute, plan_preprocess, preprocess, skipped_path
+from tests.preprocessing_cases import CountedSource, damage, samples, stored, tree, write_npz
+
+
+@settings(max_examples=25)
+@given(
+    count=st.integers(1, 60),
+    bad=st.sets(st.integers(0, 59), max_size=20),
+    batch=st.sampled_from([1, 3, 4]),
+    batches=st.integers(1, 4),
+    jobs=st.integers(1, 4),
+    shuffle=st.sampled_from([None, 5]),
+    parallel=st.booleans(),
+)
+def test_what_is_left_is_every_sound_sample_in_order(
+    count: int, bad: set[int], batch: int, batches: int, jobs: int, shuffle: int | None, parallel: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder, "out")
+        options = {"chunk_bytes": 8 * batch * batches, "jobs": jobs, "shuffle": shuffle}
+        source = CountedSource(count, bad, parallel=parallel)
+        order = stored(preprocess(CountedSource(count), Path(folder, "all"), batch, **options), "x")[:, 0]
+        expected = [index for index in order.tolist() if index not in bad]
+        listed = sorted(bad & set(range(count)))
+        if not expected:
+            with pytest.raises(SourceError, match="no other sample is sound"):
+                preprocess(source, out, batch, on_error="skip", **options)
+            return
+        result = execute(plan_preprocess(source, out, batch, on_error="skip", **options))
+        store = result.store
+        assert stored(store, "x").tolist() == [[index, -index] for index in expected]
+        assert [store.sample_name(i) for i in range(len(store))] == [f"n{index}" for index in expected]
+        assert store.layout.source["skipped"] == len(listed)
+        assert [fault for fault in store.verify() if fault] == []
+        assert [each.index for each in result.skipped] == listed
+        assert len(os.listdir(out / "x")) == store.layout.chunks + 1
+        # As a store that was made of the sound samples alone.
+        assert store.layout.chunk_length == min(batch * batches, -(-len(expected) // batch) * batch)
+        lines = Path(skipped_path(str(out))).read_text().splitlines() if listed else []
+        assert [json.loads(line) for line in lines] == [
+            {"index": index, "file": f"/numbers/n{index}", "member": "x", "cause": "a bad number"}
+            for index in listed
+        ]
+        assert os.path.exists(skipped_path(str(out))) == bool(listed)
+
+
+def test_bad_npz_files_of_all_kinds_are_listed_with_member_and_cause(tmp_path: Path) -> None:
+    values = samples(20)
+    source = write_npz(tmp_path / "in", values)
+    (source / "s0.npz").write_bytes(b"")
+    (source / "s5.npz").write_bytes((source / "s5.npz").read_bytes()[:-30])
+    damage(source / "s6.npz")
+    np.savez(source / "s13.npz", x=np.zeros((3, 6), np.uint8), y=np.zeros(4, "f4"))
+    np.savez(source / "s19.npz", x=np.zeros((3, 5), np.uint8))
+    out = tmp_path / "out"
+    store = preprocess(source, out, 4, chunk_bytes=60, jobs=3, on_error="skip")
+    bad = [0, 5, 6, 13, 19]
+    good = [number for number in range(20) if number not in bad]
+    assert stored(store, "x").tolist() == [values[number]["x"].tolist() for number in good]
+    lines = [json.loads(line) for line in Path(skipped_path(str(out))).read_text().splitlines()]
+    assert [line["index"] for line in lines] == bad
+    assert [os.path.basename(line["file"]) for line in lines] == [f"s{number}.npz" for number in bad]
+    assert lines[2]["member"] == "x.npy"
+    assert all(line["cause"] for line in lines)
+    trees = {0: tree(out)}
+    for jobs in (1, 2, 5):
+        preprocess(source, tmp_path / f"out{jobs}", 4, chunk_bytes=60, jobs=jobs, on_error="skip")
+        trees[jobs] = tree(tmp_path / f"out{jobs}")
+    assert all(each == trees[0] for each in trees.values())
+
+
+def test_the_default_stops_at_the_first_bad_file_and_names_file_member_cause_and_the_way_out(
+    tmp_path: Path,
+) -> None:
+    source = write_npz(tmp_path / "in", samples(20))
+    damage(source / "s6.npz")
+    with pytest.raises(SourceError, match=r"s6.npz, member 'x.npy': .*--on-error skip") as caught:
+        preprocess(source, tmp_path / "out", 4, chunk_bytes=60, jobs=3)
+    assert caught.value.file == str(source / "s6.npz")
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_bad_file_does_not_hide_another_that_was_met_with_it(tmp_path: Path) -> None:
+    # Both threads have begun their chunk when the first of them meets its bad sample.
+    for _ in range(5):
+        with pytest.raises(SourceError, match="n0") as caught:
+            preprocess(CountedSource(8, bad={0, 4}), tmp_path / "out", 4, chunk_bytes=1, jobs=2)
+        assert caught.value.file == "/numbers/n0" or "n0" in caught.value.cause
+
+
+def test_a_run_that_skips_nothing_removes_the_list_of_the_one_before(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    preprocess(CountedSource(8, bad={3}), out, 4, on_error="skip")
+    assert os.path.exists(skipped_path(str(out)))
+    preprocess(CountedSource(8), out, 4, on_error="skip", overwrite=True)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_unfinished_work_that_left_samples_out_is_not_continued_by_a_run_that_would_not(
+    tmp_path: Path,
+) -> None:
+    class Stopping(CountedSource):
+        def read(self, index: int, into: dict[str, np.ndarray]) -> None:
+            if index == 30:
+                raise KeyboardInterrupt
+            super().read(index, into)
+
+    with pytest.raises(KeyboardInterrupt, match="the same command continues"):
+        preprocess(Stopping(40, bad={3}, parallel=False), tmp_path / "out", 4, chunk_bytes=1, on_error="skip")
+    with pytest.raises(StateMismatchError, match=r"left out bad samples.*saved on_error skip"):
+        preprocess(CountedSource(40, parallel=False), tmp_path / "out", 4, chunk_bytes=1)
+    source = CountedSource(40, bad={3}, parallel=False)
+    preprocess(source, tmp_path / "out", 4, chunk_bytes=1, on_error="skip")
+    assert min(source.reads) >= 28
+    assert len(source.reads) < 15
+
+
+def test_an_iterable_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
+    values = [{"x": i} for i in range(10)]
+    bad = {0: {"x": "text"}, 3: {"x": 0.5}, 4: {"y": 1}, 8: 7}
+    mixed = [bad.get(i, value) for i, value in enumerate(values)]
+    result = execute(plan_preprocess(iter(mixed), tmp_path / "out", 4, on_error="skip"))
+    assert stored(result.store, "x").tolist() == [i for i in range(10) if i not in bad]
+    assert [each.index for each in result.skipped] == sorted(bad)
+    assert result.store.layout.source["skipped"] == 4
+    with pytest.raises(SourceError, match=r"sample 2, member 'x': float64 \(\), expected int64 \(\)"):
+        preprocess(iter([*mixed[1:4], values[1], mixed[3]]), tmp_path / "other", 4)
