@@ -77,9 +77,11 @@ class Residency:
         self._resident: OrderedDict[int, Future[ChunkArrays]] = OrderedDict()
         self._plan: Iterator[Use] = iter(())
         self._pending: deque[Use] = deque()
+        self._cached: deque[Use] = deque()
         self._last_step: dict[int, int] = {}
         self._rows_only = False
         self._asked = False
+        self._step = 0
         self._horizon = -1
         self._running = 0
 
@@ -97,10 +99,16 @@ class Residency:
         with self._lock:
             self._plan = iter(plan)
             self._pending.clear()
+            self._cached.clear()
             self._last_step.clear()
             self._rows_only = rows_only
             self._asked = False
+            self._step = 0
             self._horizon = -1
+
+    def follows(self, plan: Iterator[Use]) -> bool:
+        """Say whether this plan is the one taken up last."""
+        return self._plan is plan
 
     def advance(self, step: int, horizon: int) -> None:
         """Note that training has come to `step`: drop what lies behind, load what is used up to `horizon`.
@@ -117,7 +125,9 @@ class Residency:
                 del self._last_step[chunk]
                 if not self.holds_all and chunk in self._resident and self._resident[chunk].done():
                     self._drop(chunk)
-            self._horizon = horizon
+            while self._cached and self._cached[0].last_step < step:
+                self._cached.popleft()
+            self._step, self._horizon = step, horizon
             self._read_plan(step)
             more = min(THREADS - self._running, sum(use.first_step <= horizon for use in self._pending))
             self._running += max(0, more)
@@ -153,7 +163,7 @@ class Residency:
         """
         while True:
             with self._lock:
-                self._asked = True
+                self._note_asked()
                 found = self._resident.get(chunk)
                 if found is not None:
                     self.counts.hits += 1
@@ -192,11 +202,21 @@ class Residency:
         # chunk has been asked for in this one; until then files are brought in as they are.
         return self._rows_only or not (self.reader.maps or self._asked)
 
+    def _note_asked(self) -> None:
+        """Put what was only brought into the page cache first in line, now that it is to be decoded."""
+        self._asked = True
+        while self._cached:
+            self._pending.appendleft(self._cached.pop())
+
     def _next_due(self) -> Use | None:
         while self._pending and self._pending[0].first_step <= self._horizon:
-            if self._to_cache:
+            use = self._pending[0]
+            passed = use.last_step < self._step
+            if not passed and self._to_cache:
+                if not self._rows_only:
+                    self._cached.append(use)
                 return self._pending.popleft()
-            if self._pending[0].chunk not in self._resident:
+            if not passed and use.chunk not in self._resident:
                 return self._pending.popleft() if self._make_room() else None
             self._pending.popleft()
         return None

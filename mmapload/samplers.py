@@ -182,14 +182,16 @@ class ChunkSampler(DistributedSampler[int]):
         ahead = self._ahead()
         # How far training lags behind the sampler depends on a DataLoader that it cannot see.
         lag = ahead // 4 if self.lag is None else self.lag
-        if self.mode != "full":
-            residency.follow(order.uses(self.rank, self.num_replicas), rows_only=self.mode == "batch")
+        plan = order.uses(self.rank, self.num_replicas)
+        residency.follow(plan, rows_only=self.mode == "batch")
         try:
             for step, batch in enumerate(order.rank_batches(self.rank, self.num_replicas)):
-                residency.advance(step - lag, step + ahead)
+                if residency.follows(plan):  # not so once another iteration has begun
+                    residency.advance(step - lag, step + ahead)
                 yield batch
         finally:
-            residency.follow(())
+            if residency.follows(plan):
+                residency.follow(())
 
     def _ahead(self) -> int:
         """Count the steps to load ahead: about a window, and what half the budget holds."""

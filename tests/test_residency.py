@@ -297,7 +297,23 @@ def test_where_chunks_are_decoded_ahead_means_the_page_cache_until_one_is_asked_
     residency.get(0)
     residency.advance(0, 3)
     settle(residency)
-    assert (len(reader.warmed), sorted(reader.loaded)) == (2, [0, 2, 3])
+    assert (len(reader.warmed), sorted(reader.loaded)) == (2, [0, 1, 2, 3])
+
+
+def test_what_training_has_passed_is_not_loaded_late() -> None:
+    reader, residency = numbered(10, 2, maps=False)
+    plan = iter([Use(i, 0, 1, i, i) for i in range(10)])
+    residency.follow(plan)
+    assert residency.follows(plan)
+    residency.advance(0, 9)
+    settle(residency)
+    for chunk in (0, 1, 2):
+        residency.get(chunk)
+    residency.advance(3, 9)
+    settle(residency)
+    assert reader.loaded == [0, 1, 2, 3, 4]
+    residency.follow(())
+    assert not residency.follows(plan)
 
 
 def test_a_new_plan_takes_the_place_of_the_old_one_while_chunks_are_on_their_way() -> None:
