@@ -106,7 +106,9 @@ persistent_workers, pin_memory_device, in_order
             dataset = ChunkDataset(dataset, memory=memory)
         elif memory != "auto":
             raise ValueError("memory belongs to the dataset: pass it to ChunkDataset(memory=...)")
-        self._prefetch = prefetch_factor or PREFETCH
+        self._prefetch = PREFETCH if prefetch_factor is None else prefetch_factor
+        if not isinstance(self._prefetch, int) or self._prefetch < 1:
+            raise ValueError(f"prefetch_factor is an integer from 1 up, not {prefetch_factor!r}")
         others.update(
             num_workers=num_workers,
             collate_fn=collate_fn,
@@ -120,8 +122,11 @@ persistent_workers, pin_memory_device, in_order
         )
         self._chunks: ChunkBatchSampler | None = None
         if sampler is not None or batch_sampler is not None or batch_size is None:
-            if isinstance(shuffle, str):
-                raise ValueError(f"shuffle={shuffle!r} is an order of mmapload's, and a sampler has its own")
+            if isinstance(shuffle, str) or window != "auto" or lanes is not None or remainder is not None:
+                raise ValueError(
+                    "window, lanes, remainder and shuffle by name belong to mmapload's order of batches: "
+                    "give them to the sampler where you have one, and not with batch_size=None"
+                )
             super().__init__(
                 dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, **others
             )
@@ -151,7 +156,7 @@ persistent_workers, pin_memory_device, in_order
         AttributeError
             If the loader was given a sampler that has no epochs.
         """
-        for sampler in (self.batch_sampler, self.sampler):
+        for sampler in (self.batch_sampler, getattr(self.batch_sampler, "sampler", None), self.sampler):
             fix = getattr(sampler, "set_epoch", None)
             if fix is not None:
                 fix(epoch)
