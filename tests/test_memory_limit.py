@@ -1,0 +1,82 @@
+"""Training in a container whose memory limit is half of the data."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from mmapload.preprocessing import preprocess
+from tests.loading_cases import evictable_folder, memory_cgroup, run_python
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+COUNT, BATCH = 800, 8
+SAMPLE = 2**18
+LIMIT = COUNT * SAMPLE // 2
+
+THREE_EPOCHS = """
+import json, os, pathlib, sys, warnings
+import mmapload
+from mmapload.mappings import drop_pages
+
+folder, path = pathlib.Path(sys.argv[1]), sys.argv[2]
+warnings.simplefilter("ignore", UserWarning)  # the window is cut to what fits
+next(iter(mmapload.ChunkDataLoader(path, 2)))  # whatever is imported late is, outside of the limit
+for file in pathlib.Path(path).rglob("c.*"):
+    drop_pages(str(file), 0, file.stat().st_size)
+(folder / "cgroup.procs").write_text(str(os.getpid()))
+anonymous = lambda: int((folder / "memory.stat").read_text().split("total_rss ")[1].split()[0])
+
+dataset = mmapload.ChunkDataset(path)
+loader = mmapload.ChunkDataLoader(dataset, 16, shuffle="window")
+most = 0
+for _ in range(3):
+    labels = []
+    for batch in loader:
+        labels += batch["label"].tolist()
+        assert batch["x"][:, 0].tolist() == [label % 251 for label in batch["label"].tolist()]
+        most = max(most, anonymous())
+    assert sorted(labels) == list(range(len(dataset))) != labels
+residency = dataset.residency
+print(json.dumps({
+    "memory": dataset.memory,
+    "anonymous": most,
+    "usage": int((folder / "memory.max_usage_in_bytes").read_text()),
+    "peak": residency.counts.peak_bytes,
+    "read": residency.reader.bytes_loaded,
+}))
+"""
+
+
+class Samples:
+    """Samples made as they are asked for: random bytes after their number."""
+
+    def __init__(self) -> None:
+        self._noise = np.random.default_rng(0).integers(0, 256, SAMPLE, np.uint8)
+
+    def __len__(self) -> int:
+        return COUNT
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        x = self._noise.copy()
+        x[0] = index % 251
+        return {"x": x, "label": index}
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_three_shuffled_epochs_of_twice_the_limit_stay_inside_it_and_read_every_byte_at_most_once_each(
+    tmp_path: Path, codec: str
+) -> None:
+    with evictable_folder(tmp_path) as folder, memory_cgroup(LIMIT) as cgroup:
+        store = preprocess(Samples(), folder / "store", BATCH, codec=codec, chunk_bytes="2MiB")
+        told = json.loads(run_python(THREE_EPOCHS, cgroup, store.path, timeout=120))
+    assert told["peak"] <= told["memory"] < LIMIT
+    assert told["usage"] < LIMIT
+    # Batches live in memory of their own, and where chunks are decoded, so do they.
+    batches = 12 * 16 * SAMPLE
+    assert told["anonymous"] < batches + (0 if codec == "raw" else told["memory"])
+    assert told["read"] <= 3 * (COUNT * SAMPLE + 10**5)
