@@ -246,6 +246,16 @@ def test_loading_ahead_stops_at_the_budget_and_goes_on_when_room_appears() -> No
     assert residency.counts.peak_bytes == 3 * CHUNK
 
 
+def test_what_training_has_passed_is_not_loaded_any_more() -> None:
+    reader, residency = numbered(10, 2)
+    residency.follow(Use(i, 0, 1, i, i) for i in range(10))
+    residency.advance(0, 9)
+    settle(residency)
+    residency.advance(6, 9)
+    settle(residency)
+    assert sorted(reader.loaded) == [0, 1, 6, 7]
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_chunk_with_several_uses_stays_until_the_last_of_them_is_over(order: tuple[int, int]) -> None:
     reader, residency = numbered(10, 3)
