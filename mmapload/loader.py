@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from mmapload.dataset import ChunkDataset
 from mmapload.samplers import ChunkBatchSampler
@@ -192,10 +193,16 @@ persistent_workers, pin_memory_device, in_order
 
     def _prepare(self, dataset: ChunkDataset, indices: npt.NDArray[np.int64]) -> ReadyBatch:
         batch = dataset.read(indices)
-        if self.pin_memory and torch.cuda.is_available():
+        if self._pins:
             batch.tensors.update({name: tensor.pin_memory() for name, tensor in batch.tensors.items()})
         return batch
 
+    @property
+    def _pins(self) -> bool:
+        return self.pin_memory and torch.cuda.is_available()
+
     def _finish(self, dataset: ChunkDataset, batch: ReadyBatch) -> Any:
         samples: Sequence[Any] = dataset.finish(batch)
-        return self.collate_fn(samples)  # type: ignore[arg-type] # torch says list; a sequence will do
+        found = self.collate_fn(samples)  # type: ignore[arg-type] # torch says list; a sequence will do
+        # A transform or a collate_fn may have made new tensors; those that are pinned already stay.
+        return pin_memory(found) if self._pins else found  # type: ignore[no-untyped-call] # torch's has no types
