@@ -136,7 +136,8 @@ class ChunkSampler(DistributedSampler[int]):
         self.num_samples = order.rank_length(self.rank, self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
         self.steps = order.steps
-        dataset.follows_chunks = True
+        if mode != "full":
+            dataset.follows_chunks = True
 
     def order(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch, a pure function of the arguments."""
@@ -224,9 +225,9 @@ def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
     fits = dataset.residency.holds_all or -(-2 * window // length) + 1 <= capacity
     room = max(1, (capacity - 1) // 2) * length
     room = max(room // lanes * lanes, lanes)
-    wanted = window if fits else min(window, room)
-    if sampler.ranks.can_agree or wanted == window:
-        wanted = sampler.ranks.least(wanted)
+    own = wanted = window if fits else min(window, room)
+    if sampler.ranks.can_agree or own == window:
+        wanted = sampler.ranks.least(own)
     elif sampler.num_replicas > 1:
         raise ValueError(
             f"two windows of {window} samples do not fit in the dataset's memory budget of "
@@ -234,10 +235,12 @@ def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
             f"agree on a smaller one: pass window={wanted} on every rank, or give more memory"
         )
     if wanted < window and sampler.rank == 0:
+        budget = f"the dataset's memory budget of {format_size(dataset.memory)}"
         warnings.warn(
-            f"two windows of {window} samples do not fit in the dataset's memory budget of "
-            f"{format_size(dataset.memory)}: samples are shuffled in windows of {wanted}. Pass "
-            f"window={wanted} to have this order anywhere, or give ChunkDataset(memory=...) more",
+            f"two windows of {window} samples do not fit in "
+            f"{budget if wanted == own else 'the memory budget of another rank'}: samples are shuffled in "
+            f"windows of {wanted}. Pass window={wanted} to have this order anywhere, or give "
+            "ChunkDataset(memory=...) more",
             stacklevel=_levels_to_caller(),
         )
     return wanted

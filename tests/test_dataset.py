@@ -429,6 +429,8 @@ for path in sys.argv[1:]:
             ChunkDataLoader(path, 4, shuffle=True, num_workers=workers),
         ):
             assert sum(len(batch["number"]) for batch in loader) == len(ds)
+still_open = iter(ChunkDataLoader(path, 4, shuffle=True))
+next(still_open)
 print("done")
 """
     ran = subprocess.run(
@@ -571,6 +573,12 @@ def test_random_reads_of_more_than_the_budget_work_and_warn_once(tmp_path: Path,
     (warning,) = random_reads(write_store(tmp_path / "store", 203), workers)
     assert "sampler=mmapload.ChunkSampler(dataset, batch_size)" in warning
     assert "shuffle=True" in warning
+
+
+def test_a_full_permutation_of_more_than_the_budget_warns_too(tmp_path: Path) -> None:
+    ds = ChunkDataset(write_store(tmp_path / "store", 203), memory=16 * SAMPLE_BYTES)
+    (warning,) = reads(ds, ChunkSampler(ds, 4, shuffle="full"))
+    assert "ChunkSampler(dataset, batch_size)" in str(warning.message)
 
 
 def reads(ds: ChunkDataset, sampler: Any, epochs: int = 2) -> list[Any]:
