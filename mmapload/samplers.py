@@ -221,8 +221,12 @@ def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
     else:
         window = _integer("window", asked, 1)
     capacity = dataset.residency.capacity
-    # Two windows in a row touch one chunk more than their length says, since windows cut chunks.
-    fits = dataset.residency.holds_all or -(-2 * window // length) + 1 <= capacity
+    # Two windows in a row touch one chunk more than their length says, since windows cut chunks; and one
+    # more again where they begin inside of chunks and the short last chunk lies between.
+    touched = -(-2 * window // length) + 1
+    if len(dataset) % length and (window % length or lanes > 1):
+        touched += 1
+    fits = dataset.residency.holds_all or touched <= capacity
     room = max(1, (capacity - 1) // 2) * length
     room = max(room // lanes * lanes, lanes)
     own = wanted = window if fits else min(window, room)

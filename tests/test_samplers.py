@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from itertools import product
+from itertools import pairwise, product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -281,6 +281,19 @@ def test_a_window_that_does_not_fit_shrinks_to_whole_chunks_and_says_so_once(
     assert messages == []
     sampler.set_epoch(0)
     assert list(sampler) == list(ChunkSampler(ChunkDataset(path), 4, window=window))
+
+
+def test_two_windows_that_are_taken_in_silence_touch_no_more_chunks_than_fit(path: str) -> None:
+    whole = ChunkDataset(path)
+    for window in range(1, 44):
+        touched = 0
+        for epoch in range(30):
+            windows = ChunkBatchSampler(whole, window, window=window).sampler.order(epoch)
+            chunks = [set(windows.step_batch(step) // 8) for step in range(windows.steps)]
+            touched = max(touched, *(len(one | two) for one, two in pairwise(chunks)))
+        small = ChunkDataset(path, memory=(touched - 1) * CHUNK)
+        _, messages = caught_from(lambda small=small, w=window: ChunkSampler(small, 4, window=w))
+        assert messages or window <= 8
 
 
 def test_the_window_that_was_named_is_taken_without_a_warning(path: str) -> None:
