@@ -63,7 +63,6 @@ def main() -> None:
             make_store(Path(folder[0]))
         torch.distributed.barrier()
         train(Path(folder[0]) / "store")
-        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
     else:
         with tempfile.TemporaryDirectory() as folder_name:
