@@ -227,8 +227,8 @@ def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
     if len(dataset) % length and (window % length or lanes > 1):
         touched += 1
     fits = dataset.residency.holds_all or touched <= capacity
-    room = max(1, (capacity - 1) // 2) * length
-    room = max(room // lanes * lanes, lanes)
+    whole = max(1, min((capacity - 1) // 2, window // length)) * length
+    room = max(whole // lanes * lanes, lanes)
     own = wanted = window if fits else min(window, room)
     if sampler.ranks.can_agree or own == window:
         wanted = sampler.ranks.least(own)

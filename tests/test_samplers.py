@@ -283,7 +283,8 @@ def test_a_window_that_does_not_fit_shrinks_to_whole_chunks_and_says_so_once(
     assert list(sampler) == list(ChunkSampler(ChunkDataset(path), 4, window=window))
 
 
-def test_two_windows_that_are_taken_in_silence_touch_no_more_chunks_than_fit(path: str) -> None:
+def test_two_windows_that_are_taken_in_silence_touch_no_more_chunks_than_fit(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "store", 97)  # the last chunk has a single sample
     whole = ChunkDataset(path)
     for window in range(1, 44):
         touched = 0
