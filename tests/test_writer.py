@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -128,6 +129,41 @@ def test_the_work_folder_s_name_taken_by_a_file_is_a_clear_error(tmp_path: Path)
     (tmp_path / ".out.partial").touch()
     with pytest.raises(MmaploadError, match="move it away"):
         WorkFolder(str(tmp_path / "out"))
+
+
+def test_a_link_that_leads_nowhere_above_the_work_folder_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileNotFoundError):
+        WorkFolder(str(tmp_path / "link" / "out"))
+
+
+def test_a_process_forked_meanwhile_does_not_keep_the_lock(tmp_path: Path) -> None:
+    with WorkFolder(str(tmp_path / "out")):
+        child = os.fork()
+        if not child:
+            signal.pause()
+    try:
+        with WorkFolder(str(tmp_path / "out")) as work:
+            work.discard()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_the_journal_goes_first_when_a_work_folder_is_cleared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A run that is killed meanwhile must not leave a journal that speaks of files which are gone.
+    gone: list[str] = []
+    remove = workfolder._remove
+    monkeypatch.setattr(workfolder, "_remove", lambda path: gone.append(path) or remove(path))
+    with WorkFolder(str(tmp_path / "out")) as work:
+        for path in (work.journal, *(os.path.join(work.path, str(number)) for number in range(30))):
+            Path(path).touch()
+        work.discard()
+    assert gone[0].endswith("/journal")
+    assert len(gone) == 31
+    assert os.listdir(tmp_path) == []
 
 
 def test_only_a_store_alone_is_taken_for_one(tmp_path: Path) -> None:

@@ -82,6 +82,8 @@ class WorkFolder:
                 os.makedirs(self.path, exist_ok=True)
                 fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
+                if not os.path.isdir(os.path.dirname(self.path)):
+                    raise  # a link that leads nowhere is above it
                 continue  # the one before us has just removed the folder
             except FileExistsError:
                 with contextlib.suppress(FileNotFoundError):
@@ -115,8 +117,8 @@ class WorkFolder:
             os.close(fd)
 
     def clear(self) -> None:
-        """Remove everything but the lock."""
-        for entry in os.listdir(self.path):
+        """Remove everything but the lock; the journal first, which speaks of the others."""
+        for entry in sorted(os.listdir(self.path), key=lambda entry: entry != "journal"):
             path = os.path.join(self.path, entry)
             if path != self._lock_path:
                 _remove(path)
@@ -158,6 +160,9 @@ class WorkFolder:
 
     def release(self) -> None:
         """Give up the lock, and leave everything as it is."""
+        with contextlib.suppress(OSError):  # where there are no locks
+            # Closing alone would leave it with processes that were forked meanwhile, workers for instance.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
         os.close(self._lock)
 
     def __enter__(self) -> Self:
