@@ -273,7 +273,7 @@ def test_a_source_that_is_not_there_is_an_error(tmp_path, out, capsys):
 
 
 def test_what_the_system_refuses_is_told_in_one_line(source, tmp_path, capsys):
-    out = str(tmp_path / ("x" * 300))
+    out = str(tmp_path / ("x" * 300) / "out")
     assert main(["preprocess", source, out, "--batch-size", "2", "--quiet"]) == 1
     assert os.strerror(errno.ENAMETOOLONG) in one_error(capsys)
 

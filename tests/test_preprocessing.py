@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ from mmapload.preprocessing import execute, plan_preprocess, preprocess
 from mmapload.preprocessing.opening import parse_fields
 from mmapload.writer.names import names_nbytes
 from tests.preprocessing_cases import CountedSource, samples, stored, tree, write_npz
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 
@@ -212,6 +216,51 @@ def test_a_folder_without_samples_is_refused_and_leaves_nothing(tmp_path: Path) 
     assert os.listdir(tmp_path) == ["in"]
 
 
+@pytest.mark.parametrize(("source", "out"), [("", "out"), (["in", ""], "out"), ("in", "")])
+def test_an_empty_path_is_refused_and_not_taken_for_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: object, out: str
+) -> None:
+    write_npz(tmp_path / "in", samples(2))
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty" if out == "" else tmp_path)
+    with pytest.raises(ValueError, match="empty: give"):
+        preprocess(source if out else tmp_path / "in", out, 1)
+    assert sorted(os.listdir(tmp_path)) == ["empty", "in"]
+
+
+@pytest.mark.parametrize("character", ["n", "\N{SNOWMAN}"])
+def test_a_name_too_long_for_the_files_beside_the_store_is_refused(tmp_path: Path, character: str) -> None:
+    longest = 237 // len(character.encode())
+    result = execute(
+        plan_preprocess(CountedSource(3, bad={1}), tmp_path / (character * longest), 1, on_error="skip")
+    )
+    assert (len(result.store), len(os.listdir(tmp_path))) == (2, 2)
+    with pytest.raises(MmaploadError, match="at most 237 bytes"):
+        preprocess(samples(2), tmp_path / (character * (longest + 1)), 1)
+
+
+@pytest.mark.parametrize("count", [31, 32])
+@pytest.mark.parametrize("kind", [list, iter])
+def test_more_axes_than_the_format_allows_are_refused_before_anything_is_written(
+    tmp_path: Path, count: int, kind: Callable[[object], object]
+) -> None:
+    source = kind([{"x": np.ones((1,) * count)}])
+    if count == 31:
+        store = preprocess(source, tmp_path / "out", 1)
+        assert store.field("x").shape == (1,) * 31
+    else:
+        with pytest.raises(ValueError, match="'x' has 32 axes, and a store holds at most 31"):
+            preprocess(source, tmp_path / "out", 1)
+        assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd", "blosc-lz4"])
+@pytest.mark.parametrize("value", [1.0, np.zeros((0, 2))])
+def test_a_batch_larger_than_any_store_is_refused(tmp_path: Path, codec: str, value: object) -> None:
+    with pytest.raises(ValueError, match="smaller batch size"):
+        plan_preprocess([{"x": value}], tmp_path / "out", 10**24, codec=codec)
+
+
 def test_shuffling_an_iterable_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="shuffle needs a length"):
         preprocess(iter(samples(3)), tmp_path / "out", 1, shuffle=1)
@@ -244,7 +293,7 @@ def test_a_plan_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
 
 
 def test_too_little_room_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
-    plan = plan_preprocess(CountedSource(10, width=2**44), tmp_path / "out", 2**20)
+    plan = plan_preprocess(CountedSource(10, width=2**44), tmp_path / "out", 2)
     assert not plan.fits
     assert "TOO LITTLE" in plan.describe()
     with pytest.raises(MmaploadError, match=r"TiB, and its file system has .* free"):

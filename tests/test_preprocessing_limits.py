@@ -97,3 +97,11 @@ def test_a_folder_that_may_not_be_written_is_a_clear_error(tmp_path: Path) -> No
     with pytest.raises(PermissionError, match=r"out.partial"):
         preprocess(samples(3), tmp_path / "out", 1)
     tmp_path.chmod(0o755)
+
+
+def test_a_mount_point_is_refused_before_anything_is_written(small_disk: Path) -> None:
+    with pytest.raises(MmaploadError, match=r"mounted at .*give a name in it, such as .*/disk/store"):
+        preprocess(samples(2), small_disk, 1)
+    assert os.listdir(small_disk) == []
+    assert os.listdir(small_disk.parent) == ["disk"]
+    assert len(preprocess(samples(2), small_disk / "store", 1)) == 2

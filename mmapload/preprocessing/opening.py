@@ -65,11 +65,15 @@ def open_source(source: Any, fields: Mapping[str, str] | None, list_file: StrPat
     ------
     SourceError
         If there are no files, or paths that do not exist.
+    ValueError
+        If a path is empty.
     TypeError
         If it is nothing that samples can come from.
     """
     paths = _as_paths(source, given=list_file is not None)
     if paths is not None:
+        if any(not os.fspath(path) for path in paths):
+            raise ValueError("a path of the source is empty: give a folder, a file or a glob")
         listing = list_files(paths, list_file=list_file)
         return OpenedSource(NpzSource(listing, fields), listing)
     if list_file is not None:

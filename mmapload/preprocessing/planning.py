@@ -11,6 +11,7 @@ from mmapload.budget import available_memory
 from mmapload.codecs import BLOSC_MAX_BYTES, CODEC_NAMES
 from mmapload.errors import MmaploadError, SourceError
 from mmapload.layout import CORE_DTYPES, check_field_names
+from mmapload.metadata import MAX_LENGTH
 from mmapload.preprocessing.opening import open_source, parse_fields
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
 from mmapload.sizes import format_size, parse_size
@@ -33,6 +34,9 @@ Choice = TypeVar("Choice", bound=str)
 _MOST_JOBS = 8
 _MEMORY_SHARE = 4
 """Buffers take at most this part of the available memory, unless jobs are given."""
+_LONGEST_NAME = 255 - len(".skipped.jsonl.tmp")
+_MOST_AXES = 31
+"""Of a sample; the store's arrays have one more."""
 
 
 def make_plan(
@@ -61,8 +65,7 @@ def make_plan(
         overwrite,
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
-    target = os.path.abspath(os.fspath(out))
-    target = os.path.realpath(target) if os.path.islink(target) else target
+    target = _target(out)
     opened = open_source(source, chosen, list_file)
     check_target(target, overwrite=overwrite)
     if opened.listing is not None:
@@ -85,6 +88,31 @@ def make_plan(
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
     return replace(plan, jobs=wanted if plan.chunks is None else min(wanted, plan.chunks))
+
+
+def _target(out: StrPath) -> str:
+    """Return the absolute path of the store to be: what a link leads to, not the link.
+
+    Raises
+    ------
+    ValueError, MmaploadError
+        If no store can come to be there, which would else be found when all of it is written.
+    """
+    if not os.fspath(out):
+        raise ValueError("out is empty: give the store's path")
+    path = os.path.abspath(out)
+    path = os.path.realpath(path) if os.path.islink(path) else path
+    if os.path.ismount(path):
+        raise MmaploadError(
+            f"a file system is mounted at {path}, and a store comes to its place by renaming: "
+            f"give a name in it, such as {os.path.join(path, 'store')}"
+        )
+    if len(os.fsencode(os.path.basename(path))) > _LONGEST_NAME:
+        raise MmaploadError(
+            f"the name of {path} is too long: beside it come files with longer names; "
+            f"give one of at most {_LONGEST_NAME} bytes"
+        )
+    return path
 
 
 def _positive(name: str, value: int) -> int:
@@ -190,6 +218,11 @@ def _check_schema(schema: Mapping[str, ArraySpec]) -> None:
         for name, spec in schema.items()
         if spec.dtype.name not in CORE_DTYPES
     ]
+    problems += [
+        f"field {name!r} has {len(spec.shape)} axes, and a store holds at most {_MOST_AXES}: reshape it"
+        for name, spec in schema.items()
+        if len(spec.shape) > _MOST_AXES
+    ]
     if problems:
         others = [name for name in schema if not check_field_names([name])]
         hint = f" (--fields also selects: name the others too, {','.join(others)})" if others else ""
@@ -198,6 +231,11 @@ def _check_schema(schema: Mapping[str, ArraySpec]) -> None:
 
 def _check_chunks(plan: PreprocessPlan) -> None:
     largest = max(plan.layout(plan.samples).fields, key=lambda field: field.chunk_nbytes)
+    if max(largest.chunk_nbytes, largest.chunk_length) > MAX_LENGTH:
+        raise ValueError(
+            f"a chunk of field {largest.name!r} has {largest.chunk_length:,} samples of "
+            f"{largest.sample_nbytes:,} bytes, more than a store can hold: choose a smaller batch size"
+        )
     if plan.options.codec.startswith("blosc") and largest.chunk_nbytes > BLOSC_MAX_BYTES:
         raise ValueError(
             f"a chunk of field {largest.name!r} has {format_size(largest.chunk_nbytes)}, and blosc takes "
