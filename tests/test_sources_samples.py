@@ -87,6 +87,29 @@ def test_an_error_of_the_sequence_names_the_sample() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
+def test_a_sample_that_loads_its_arrays_late_may_raise_what_it_likes() -> None:
+    class Late(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise OSError(f"no file for {name}")
+
+    source = SequenceSource([Late(x=1)])
+    with pytest.raises(SourceError, match="sample 0, member 'x': no file for x"):
+        source.schema(0)
+    source.fingerprint(0)
+    with pytest.raises(SourceError, match="sample 0, member 'x': no file for x") as caught:
+        source.read(0, {"x": np.empty((), np.int64)})
+    assert isinstance(caught.value.__cause__, OSError)
+
+
+@pytest.mark.parametrize("mask", [[False, True], False])
+def test_a_masked_array_is_refused_and_not_stored_without_its_mask(mask: object) -> None:
+    masked = np.ma.masked_array([1, 2], mask=mask)
+    with pytest.raises(SourceError, match=r"sample 0, member 'x': a store cannot hold a mask.*filled"):
+        SequenceSource([{"x": masked}]).schema(0)
+    with pytest.raises(SourceError, match="cannot hold a mask"):
+        store_sample({"x": masked}, {"x": np.empty(2, np.int64)}, "sample 1")
+
+
 def test_a_fingerprint_tells_contents_apart_and_makes_no_sample_twice() -> None:
     class Counted(list[dict[str, Any]]):
         taken = 0

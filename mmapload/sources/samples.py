@@ -49,8 +49,11 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     Raises
     ------
     ValueError, TypeError, RuntimeError
-        As numpy or the value's own conversion has it: ragged lists, tensors of a type numpy lacks.
+        As numpy or the value's own conversion has it: ragged lists, tensors of a type numpy lacks; and of
+        a masked array, which numpy would take without its mask.
     """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a store cannot hold a mask: fill it in (array.filled), or give it a name of its own")
     detach = getattr(value, "detach", None)
     return np.asarray(value if detach is None else detach())
 
@@ -79,16 +82,22 @@ def _specs(sample: Any, where: str) -> dict[str, ArraySpec]:
     """Return the schema of one sample."""
     _expect_mapping(sample, where)
     specs = {}
-    for name, value in sample.items():
+    for name in sample:
         if not isinstance(name, str):
             raise SourceError(where, None, f"the names of arrays must be text, found {name!r}")
-        try:
-            specs[name] = spec_of(as_array(value))
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise SourceError(where, name, str(error)) from error
+        _, specs[name] = _array(sample, name, where)
     if not specs:
         raise SourceError(where, None, "a sample without arrays")
     return specs
+
+
+def _array(sample: Mapping[str, Any], name: str, where: str) -> tuple[npt.NDArray[Any], ArraySpec]:
+    """Take one array of a sample; a mapping may load it only now, and raise anything."""
+    try:
+        array = as_array(sample[name])
+        return array, spec_of(array)
+    except Exception as error:
+        raise SourceError(where, name, str(error)) from error
 
 
 def _expect_mapping(sample: Any, where: str) -> None:
@@ -123,11 +132,7 @@ def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) 
             "select those that all samples have",
         )
     for name, place in into.items():
-        try:
-            array = as_array(sample[name])
-            found = spec_of(array)
-        except (ValueError, TypeError, RuntimeError) as error:
-            raise SourceError(where, name, str(error)) from error
+        array, found = _array(sample, name, where)
         expected = ArraySpec(place.dtype, place.shape)
         if found != expected:
             raise SourceError(where, name, f"{found}, expected {expected} as in the first sample")
@@ -213,10 +218,10 @@ class SequenceSource:
         sample = self._take(index)
         self._taken = (index, sample)
         digest = hashlib.blake2b(digest_size=16)
-        for name, value in sample.items() if isinstance(sample, Mapping) else ():
+        for name in sample if isinstance(sample, Mapping) else ():
             try:
-                array = as_array(value)
-            except (ValueError, TypeError, RuntimeError):
+                array, _ = _array(sample, name, "")
+            except SourceError:
                 continue  # `read` will say so
             digest.update(f"{name} {array.dtype} {array.shape}".encode("utf-8", "surrogatepass"))
             digest.update(array.tobytes())
