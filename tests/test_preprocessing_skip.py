@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from mmapload.errors import SourceError, StateMismatchError
 from mmapload.preprocessing import execute, plan_preprocess, preprocess, skipped_path
+from mmapload.writer.journal import Journal
 from tests.preprocessing_cases import CountedSource, damage, samples, stored, tree, write_npz
 
 
@@ -140,3 +141,15 @@ def test_an_iterable_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
     assert result.store.layout.source["skipped"] == 4
     with pytest.raises(SourceError, match=r"sample 2, member 'x': float64 \(\), expected int64 \(\)"):
         preprocess(iter([*mixed[1:4], values[1], mixed[3]]), tmp_path / "other", 4)
+
+
+def test_the_journal_is_flushed_a_few_times_a_chunk_however_many_samples_are_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed = []
+    append = Journal.append
+    monkeypatch.setattr(Journal, "append", lambda *args: flushed.append(1) or append(*args))
+    source = CountedSource(1024, bad=range(1, 1024, 2), parallel=False)
+    store = preprocess(source, tmp_path / "out", 128, chunk_bytes=1, on_error="skip")
+    assert (len(store), len(source.reads)) == (512, 1024)
+    assert len(flushed) <= 4 * 8 + 4 + 1  # for half of what is left to be found bad, again and again

@@ -111,25 +111,23 @@ def run_sequential(build: Build, progress: Progress) -> None:
 
 
 def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int, str]:
-    """Fill one chunk; a bad sample is left out, and the next one takes its place."""
-    source = build.source
-    before = chunk * build.layout.chunk_length
-    positions = build.positions(chunk)
-    indices = build.indices(positions)
+    """Fill one chunk; bad samples are left out, and the next ones take their places."""
     digests: list[str] = []
-    while len(digests) < len(indices):
-        row = len(digests)
-        digest = ""
-        try:
-            digest = digest_of(source, indices[row])
-            source.read(indices[row], {name: values[row, ...] for name, values in rows.items()})
-        except SourceError as error:
-            if build.plan.options.on_error == "fail":
-                raise not_skipped(error) from error.__cause__
-            build.skip([BadSample(positions[row], indices[row], digest, error)], chunk)
-            positions = build.positions(chunk)
-            indices = build.indices(positions)
-        else:
-            digests.append(digest)
-            progress.at(before + len(digests))
+    while len(digests) < len(positions := build.positions(chunk)):
+        bad = []
+        left = positions[len(digests) :]
+        for position, index in zip(left, build.indices(left), strict=True):
+            digest = ""
+            try:
+                digest = digest_of(build.source, index)
+                build.source.read(index, {name: values[len(digests), ...] for name, values in rows.items()})
+            except SourceError as error:
+                if build.plan.options.on_error == "fail":
+                    raise not_skipped(error) from error.__cause__
+                bad.append(BadSample(position, index, digest, error))
+            else:
+                digests.append(digest)
+                progress.at(chunk * build.layout.chunk_length + len(digests))
+        if bad:
+            build.skip(bad, chunk)
     return len(digests), "".join(digests)
