@@ -278,6 +278,15 @@ def test_what_the_system_refuses_is_told_in_one_line(source, tmp_path, capsys):
     assert os.strerror(errno.ENAMETOOLONG) in one_error(capsys)
 
 
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_process_without_standard_output_or_error_does_its_work(command, closed, source, out, tmp_path):
+    preprocess(source, tmp_path / "store", 2)
+    arguments = f"{source} {out} --batch-size 2" if command == "preprocess" else str(tmp_path / "store")
+    assert os.system(f"{sys.executable} -m mmapload {command} {arguments} {closed}") == 0
+    assert os.path.exists(out) == (command == "preprocess")
+
+
 def test_quiet_prints_nothing_but_errors(source, out):
     done = run("preprocess", source, out, "--batch-size", "2", "--quiet")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

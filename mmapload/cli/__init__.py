@@ -57,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["info", "/nowhere"])  # tells why on standard error
     1
     """
+    _open_missing_streams()
     try:
         try:
             arguments = _parse(argv)
@@ -81,6 +82,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MemoryError as error:
         return _complain(f"error: out of memory {error}".rstrip(), 1)
     return status
+
+
+def _open_missing_streams() -> None:
+    """Let standard output and error go nowhere where a process is started without them, by `2>&-`.
+
+    It also keeps their descriptors from files that are written, into which others then might print.
+    """
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
