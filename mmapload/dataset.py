@@ -95,7 +95,7 @@ class ChunkDataset(Dataset[Any]):
         self.with_index = with_index
         if with_index and "index" in self.field_names:
             raise ValueError("with_index adds an entry named 'index', and the store has a field of that name")
-        _refuse_missing(self.store)
+        _refuse_missing(self.store, self.fields)
         self.memory = resolve_budget(memory)
         if self.memory < self.chunk_nbytes:
             raise ValueError(
@@ -283,8 +283,8 @@ def _shared_byte() -> mmap.mmap:
     return mmap.mmap(-1, 1)
 
 
-def _refuse_missing(store: Store) -> None:
-    missing = store.missing_chunks()
+def _refuse_missing(store: Store, fields: tuple[FieldLayout, ...]) -> None:
+    missing = store.missing_chunks(fields)
     if missing:
         field, chunk, path = missing[0]
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

@@ -77,22 +77,37 @@ class ChunkError(MmaploadError, OSError):
         Which chunk of which field, and its file.
     expected, found : str
         What the store promises, and what is there.
+
+    Notes
+    -----
+    With a single argument it is a message, and the attributes are empty: so torch can raise this class again
+    for an error of a worker process, whose message and traceback it carries over as text.
     """
 
     def __init__(
-        self, field: str, chunk: int, path: str, expected: str, found: str, advice: str = ""
+        self,
+        field: str,
+        chunk: int = -1,
+        path: str = "",
+        expected: str = "",
+        found: str = "",
+        advice: str = "",
     ) -> None:
-        self.field = field
+        carried_over = "" if path else field
+        self.field = "" if carried_over else field
         self.chunk = chunk
         self.path = path
         self.expected = expected
         self.found = found
         self.advice = advice or "restore the file from a copy, or preprocess again"
+        where = f"chunk {chunk} of field {field!r}"
         super().__init__(
-            f"chunk {chunk} of field {field!r}: expected {expected}, found {found} in {path}; {self.advice}"
+            carried_over or f"{where}: expected {expected}, found {found} in {path}; {self.advice}"
         )
 
-    def __reduce__(self) -> tuple[type[ChunkError], tuple[str, int, str, str, str, str]]:
+    def __reduce__(self) -> tuple[type[ChunkError], tuple[str | int, ...]]:
+        if not self.path:
+            return type(self), (str(self),)
         return type(self), (self.field, self.chunk, self.path, self.expected, self.found, self.advice)
 
 

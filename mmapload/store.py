@@ -138,10 +138,16 @@ class Store:
     def _reserved_path(self, layout: FieldLayout, chunk: int) -> str:
         return os.path.join(self.path, RESERVED_GROUP, layout.name, layout.chunk_key(chunk))
 
-    def missing_chunks(self) -> list[tuple[str, int, str]]:
-        """List the chunk files that are not there, as (field, chunk, path), by one listing a field."""
+    def missing_chunks(self, fields: Iterable[FieldLayout] | None = None) -> list[tuple[str, int, str]]:
+        """List the chunk files that are not there, as (field, chunk, path), by one listing a field.
+
+        Parameters
+        ----------
+        fields : iterable of FieldLayout, optional
+            Where to look; everywhere by default.
+        """
         missing = []
-        for layout in self.layout.fields:
+        for layout in self.layout.fields if fields is None else fields:
             folder = os.path.join(self.path, layout.name)
             there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
             if layout.sample_nbytes:

@@ -61,3 +61,10 @@ def test_the_names_of_all_errors_are_public():
 
     for name in errors.__all__:
         assert getattr(mmapload, name) is getattr(errors, name)
+
+
+def test_a_chunk_error_made_from_a_message_alone_keeps_its_class_and_the_message():
+    error = pickle.loads(pickle.dumps(errors.ChunkError("Caught ChunkError in DataLoader worker process 0.")))
+    assert isinstance(error, errors.ChunkError)
+    assert str(error) == "Caught ChunkError in DataLoader worker process 0."
+    assert (error.field, error.chunk, error.path) == ("", -1, "")

@@ -175,11 +175,13 @@ def test_a_planned_chunk_is_loaded_once_an_epoch_and_always_ahead_of_a_consumer_
         needed = {use.chunk for use in uses if step <= use.last_step}
         if not residency.holds_all:
             assert set(residency._resident) <= needed, "what lies behind is dropped"
-    assert residency.counts.misses == 0
     if residency.holds_all or order.remainder != "pad":
+        assert residency.counts.misses == 0
         assert sorted(reader.loaded) == sorted({use.chunk for use in uses})
     else:
+        # The samples that pad the last batch come from the epoch's start, beyond the two windows.
         extra = Counter(use.chunk for use in uses if use.first_step == order.steps - 1)
+        assert residency.counts.misses <= extra.total()
         assert not Counter(reader.loaded) - Counter({use.chunk for use in uses}) - extra
     assert reader.most_live <= capacity + THREADS
 
