@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from mmapload.errors import MmaploadError, SourceError, StateMismatchError, StoreNotFoundError
-from mmapload.preprocessing import execute, plan_preprocess, preprocess
+from mmapload.preprocessing import execute, execution, plan_preprocess, preprocess
 from mmapload.progress import LineProgress
 from mmapload.store import open_store
 from mmapload.writer.workfolder import WorkFolder
@@ -116,7 +116,27 @@ def test_only_missing_chunks_are_read_again(tmp_path: Path) -> None:
     result = execute(plan_preprocess(mended, tmp_path / "out", 4, chunk_bytes=1, jobs=1), LineProgress(told))
     assert mended.reads == [36, 37, 38, 39]
     assert result.resumed_samples == 36
-    assert "resuming: 36 of 40 samples are already there" in told.getvalue()
+    assert told.getvalue().splitlines()[:2] == [
+        "resuming: reading the 9 chunks that are there, to check them",
+        "resuming: 36 of 40 samples are already there",
+    ]
+
+
+def test_an_interrupt_while_chunks_are_checked_keeps_them_and_closes_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = begun(tmp_path)
+
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    before = os.listdir("/proc/self/fd")
+    with monkeypatch.context() as patched:
+        patched.setattr(execution, "check_written", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            preprocess(source, tmp_path / "out", 2, chunk_bytes=1)
+    assert os.listdir("/proc/self/fd") == before
+    assert execute(plan_preprocess(source, tmp_path / "out", 2, chunk_bytes=1)).resumed_samples == 8
 
 
 def test_what_failed_on_a_bad_sample_goes_on_with_skipping_it(tmp_path: Path) -> None:

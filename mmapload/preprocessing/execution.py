@@ -177,6 +177,9 @@ def _resumed(
         try:
             build.replay(entries[1:])
             check_source(build)
+            progress.note(f"resuming: reading the {len(build.done):,} chunks that are there, to check them")
+            damaged = check_written(build)
+            work.keep_only(done_files(build))
         except BaseException:
             build.close()
             raise
@@ -184,8 +187,6 @@ def _resumed(
         if not plan.options.overwrite:
             raise
         return None
-    damaged = check_written(build)
-    work.keep_only(done_files(build))
     if damaged:
         progress.note(f"{damaged} chunks are not as they were written, and are written again")
     there = f"{build.done_samples:,} of {build.layout.samples:,} samples"
