@@ -78,6 +78,7 @@ class Residency:
         self._plan: Iterator[Use] = iter(())
         self._pending: deque[Use] = deque()
         self._cached: deque[Use] = deque()
+        self._warmed: set[tuple[int, int]] = set()
         self._last_step: dict[int, int] = {}
         self._rows_only = False
         self._asked = False
@@ -195,6 +196,8 @@ class Residency:
             else:
                 with contextlib.suppress(ChunkError):  # whoever asks for the rows finds it again
                     self.reader.warm(use.chunk, use.start, use.stop)
+                    if self.holds_all:
+                        self._warmed.add((use.chunk, use.start))
 
     @property
     def _to_cache(self) -> bool:
@@ -211,7 +214,9 @@ class Residency:
     def _next_due(self) -> Use | None:
         while self._pending and self._pending[0].first_step <= self._horizon:
             use = self._pending[0]
-            passed = use.last_step < self._step
+            # Where everything fits, rows that were brought in once are taken to be in the page cache still.
+            done = self._rows_only and (use.chunk, use.start) in self._warmed
+            passed = done or use.last_step < self._step
             if not passed and self._to_cache:
                 if not self._rows_only:
                     self._cached.append(use)

@@ -302,6 +302,16 @@ def test_rows_only_plans_bring_rows_into_the_page_cache_and_hold_nothing() -> No
     assert not residency.covers(2)
 
 
+def test_rows_are_brought_into_the_page_cache_once_where_everything_fits_and_each_time_where_not() -> None:
+    for capacity, times in ((10, 1), (9, 3)):
+        reader, residency = numbered(10, capacity)
+        for _ in range(3):
+            residency.follow([Use(2, 0, 4, 0, 0), Use(2, 4, 8, 1, 1)], rows_only=True)
+            residency.advance(0, 9)
+            settle(residency)
+        assert sorted(reader.warmed) == sorted([(2, 0, 4), (2, 4, 8)] * times)
+
+
 def test_where_chunks_are_decoded_ahead_means_the_page_cache_until_one_is_asked_for_here() -> None:
     reader, residency = numbered(10, 5, maps=False)
     residency.follow(Use(i, 0, 1, i, i) for i in range(10))
