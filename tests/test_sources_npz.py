@@ -2,6 +2,7 @@ import functools
 import io
 import os
 import pickle
+import resource
 import struct
 import subprocess
 import sys
@@ -362,6 +363,21 @@ def test_a_source_says_what_it_is(tmp_path):
     assert [int(read(source, index)["x"]) for index in range(3)] == [1, 2, 10]
     clone = pickle.loads(pickle.dumps(source))
     assert clone.fingerprint(1) == source.fingerprint(1)
+
+
+def test_a_lack_of_descriptors_says_nothing_against_a_file(tmp_path):
+    # As a fault of the file, it would be left out by --on-error skip.
+    source = source_of(str(tmp_path), npz_bytes({"x": np.zeros(3)}))
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files") as caught:
+            source.schema(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert caught.value.filename == source.describe(0)
 
 
 def test_threads_read_side_by_side(tmp_path):

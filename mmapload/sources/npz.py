@@ -6,6 +6,7 @@ the key `a.npy` is the member `a.npy.npy`.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import stat
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 __all__ = ["NpzSource"]
 
 _FIRST = 512  # holds the header of nearly every array
+# What this process or the machine lacks for the moment; it says nothing against the file.
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,8 @@ def _opened(path: str) -> Iterator[_Npz]:
         # Without O_NONBLOCK opening a pipe would wait for a writer; on a file it has no effect.
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in _SCARCE:
+            raise
         raise SourceError(path, None, f"cannot be opened: {getattr(error, 'strerror', error)}") from None
     try:
         before = os.fstat(fd)
