@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from mmapload.errors import SourceError, StateMismatchError
 from mmapload.preprocessing import execute, plan_preprocess, preprocess, skipped_path
 from mmapload.writer.journal import Journal
 from tests.preprocessing_cases import CountedSource, damage, samples, stored, tree, write_npz
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @settings(max_examples=25)
@@ -141,6 +145,23 @@ def test_an_iterable_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
     assert result.store.layout.source["skipped"] == 4
     with pytest.raises(SourceError, match=r"sample 2, member 'x': float64 \(\), expected int64 \(\)"):
         preprocess(iter([*mixed[1:4], values[1], mixed[3]]), tmp_path / "other", 4)
+
+
+@pytest.mark.parametrize("fields", [None, "x=y"])
+def test_a_bad_first_sample_stays_bad_where_a_generator_mends_the_dict_that_it_yields(
+    tmp_path: Path, fields: str | None
+) -> None:
+    def mending() -> Iterator[dict[str, object]]:
+        sample: dict[str, object] = {}
+        for value in ("text", 1, 2):
+            sample["x"] = value
+            yield sample
+
+    plan = plan_preprocess(mending(), tmp_path / "out", 2, on_error="skip", fields=fields)
+    result = execute(plan)
+    name = "y" if fields else "x"
+    assert stored(result.store, name).tolist() == [1, 2]
+    assert [(each.index, each.file, each.member) for each in result.skipped] == [(0, "sample 0", name)]
 
 
 def test_the_journal_is_flushed_a_few_times_a_chunk_however_many_samples_are_bad(

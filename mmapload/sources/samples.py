@@ -123,6 +123,8 @@ def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) 
     SourceError
         If its fields, dtypes or shapes are not those of `into`; names both sides.
     """
+    if isinstance(sample, SourceError):
+        raise sample  # looked at before, when the schema was sought
     _expect_mapping(sample, where)
     if sample.keys() != into.keys():
         raise SourceError(
@@ -303,13 +305,17 @@ class IterableSource:
         fault: SourceError | None = None
         for sample in self._iterator:
             where = f"sample {len(self._peeked)}"
-            self._peeked.append(sample)
             try:
-                return _specs(_select(sample, self._fields, where), where)
+                specs = _specs(_select(sample, self._fields, where), where)
             except SourceError as error:
                 if not skip:
                     raise
+                # Not the sample: a generator that yields one dict again and again may mend it meanwhile.
+                self._peeked.append(error)
                 fault = fault or error
+            else:
+                self._peeked.append(sample)
+                return specs
         if fault is not None:
             raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
         raise SourceError("the iterable", None, "there is no sample in it")
