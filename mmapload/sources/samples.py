@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -71,11 +72,16 @@ def spec_of(array: npt.NDArray[Any]) -> ArraySpec:
     >>> str(spec_of(np.zeros((2, 3), ">f4")))
     'float32 (2, 3)'
     """
-    dtype = CORE_DTYPES.get(array.dtype.name)
-    if dtype is None or array.dtype.kind not in "biufc":
+    dtype = _core_dtype(array.dtype)
+    if dtype is None:
         what = "Python objects (dtype object)" if array.dtype.hasobject else f"dtype {array.dtype}"
         raise ValueError(f"a store cannot hold {what}; it holds numbers and bool: {', '.join(CORE_DTYPES)}")
     return ArraySpec(dtype, array.shape)
+
+
+@lru_cache(maxsize=64)  # numpy takes longer to name a dtype than to copy a small array
+def _core_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    return CORE_DTYPES.get(dtype.name) if dtype.kind in "biufc" else None
 
 
 def _specs(sample: Any, where: str) -> dict[str, ArraySpec]:
