@@ -8,50 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from mmapload.errors import SourceError
-from mmapload.layout import CORE_DTYPES
-from mmapload.sources.samples import IterableSource, SequenceSource, spec_of, store_sample
-
-
-@given(
-    array=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4).flatmap(
-        lambda shape: st.sampled_from(sorted(CORE_DTYPES)).flatmap(
-            lambda name: hnp.arrays(CORE_DTYPES[name], shape)
-        )
-    ),
-    swapped=st.booleans(),
-    fortran=st.booleans(),
-)
-def test_every_byte_order_and_memory_order_is_stored_bit_by_bit(
-    array: np.ndarray, swapped: bool, fortran: bool
-) -> None:
-    given_array = array.astype(array.dtype.newbyteorder(">")) if swapped else array
-    given_array = np.asfortranarray(given_array) if fortran else given_array
-    spec = spec_of(given_array)
-    assert (spec.dtype, spec.shape) == (array.dtype, given_array.shape)
-    place = np.full(spec.shape, 1, spec.dtype)
-    store_sample({"x": given_array}, {"x": place}, "sample 0")
-    assert place.tobytes() == array.tobytes()
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (3, "int64 ()"),
-        (0.5, "float64 ()"),
-        (True, "bool ()"),
-        (1j, "complex128 ()"),
-        (np.float16(1), "float16 ()"),
-        ([[1, 2, 3]], "int64 (1, 3)"),
-        (np.zeros((2, 0), ">i2"), "int16 (2, 0)"),
-    ],
-)
-def test_numbers_lists_and_arrays_become_what_numpy_takes_them_for(value: object, text: str) -> None:
-    assert {name: str(spec) for name, spec in SequenceSource([{"x": value}]).schema(0).items()} == {"x": text}
+from mmapload.sources.samples import IterableSource, SequenceSource
+from mmapload.sources.values import store_sample
 
 
 @pytest.mark.parametrize(
@@ -87,16 +47,16 @@ def test_an_error_of_the_sequence_names_the_sample() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_a_sample_that_loads_its_arrays_late_may_raise_what_it_likes() -> None:
+@pytest.mark.parametrize("fields", [None, {"x": "x"}])
+def test_a_sample_that_loads_its_arrays_late_may_raise_what_it_likes(fields: dict[str, str] | None) -> None:
     class Late(dict[str, Any]):
         def __getitem__(self, name: str) -> Any:
             raise OSError(f"no file for {name}")
 
-    source = SequenceSource([Late(x=1)])
-    with pytest.raises(SourceError, match="sample 0, member 'x': no file for x"):
+    source = SequenceSource([Late(x=1)], fields)
+    with pytest.raises(SourceError, match=r"sample 0.*: no file for x"):
         source.schema(0)
-    source.fingerprint(0)
-    with pytest.raises(SourceError, match="sample 0, member 'x': no file for x") as caught:
+    with pytest.raises(SourceError, match=r"sample 0.*: no file for x") as caught:
         source.read(0, {"x": np.empty((), np.int64)})
     assert isinstance(caught.value.__cause__, OSError)
 
@@ -129,13 +89,6 @@ def test_a_fingerprint_tells_contents_apart_and_makes_no_sample_twice() -> None:
     assert len(set(prints)) == 4  # of samples 0, 16 and 32, and nothing of the others
     assert SequenceSource([{"x": np.float64(0)}]).fingerprint(0) != prints[0]
     assert SequenceSource([{"x": np.float32(0)}]).fingerprint(0) == prints[0]
-
-
-def test_negative_zero_and_nan_payloads_stay() -> None:
-    bits = np.array([0x80000000, 0x7FC00001, 0xFFC12345], np.uint32)
-    place = np.empty(3, "f4")
-    store_sample({"x": bits.view("f4")}, {"x": place}, "sample 0")
-    assert place.tobytes() == bits.tobytes()
 
 
 def test_torch_tensors_are_taken_and_types_that_numpy_lacks_are_refused() -> None:

@@ -12,7 +12,7 @@ from mmapload.errors import SourceError
 from mmapload.preprocessing.build import SkippedSample
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.preprocessing.sequential import ChunkWriters
-from mmapload.sources.samples import store_sample
+from mmapload.sources.values import store_sample
 from mmapload.writer.durable import sync_folder
 
 if TYPE_CHECKING:

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-import numpy as np
-
 from mmapload.errors import SourceError
-from mmapload.layout import CORE_DTYPES
-from mmapload.sources import ArraySpec
+from mmapload.sources.values import select, specs_of, store_sample, take_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = [
-    "IterableSource",
-    "SequenceSource",
-    "SupportsSamples",
-    "as_array",
-    "spec_of",
-    "store_sample",
-]
+    from mmapload.sources import ArraySpec
+
+__all__ = ["IterableSource", "SequenceSource", "SupportsSamples"]
 
 _SPOT: Final = 16
 """Of a sequence, every so manieth sample is compared when an interrupted run goes on."""
@@ -42,113 +33,6 @@ class SupportsSamples(Protocol):
 
     def __getitem__(self, index: int, /) -> Any:
         """Return a sample."""
-
-
-def as_array(value: Any) -> npt.NDArray[Any]:
-    """Take a value of a sample for an array.
-
-    Raises
-    ------
-    ValueError, TypeError, RuntimeError
-        As numpy or the value's own conversion has it: ragged lists, tensors of a type numpy lacks; and of
-        a masked array, which numpy would take without its mask.
-    """
-    if isinstance(value, np.ma.MaskedArray):
-        raise TypeError("a store cannot hold a mask: fill it in (array.filled), or give it a name of its own")
-    detach = getattr(value, "detach", None)
-    return np.asarray(value if detach is None else detach())
-
-
-def spec_of(array: npt.NDArray[Any]) -> ArraySpec:
-    """Return how an array will be stored.
-
-    Raises
-    ------
-    ValueError
-        If a store cannot hold its dtype.
-
-    Examples
-    --------
-    >>> str(spec_of(np.zeros((2, 3), ">f4")))
-    'float32 (2, 3)'
-    """
-    dtype = _core_dtype(array.dtype)
-    if dtype is None:
-        what = "Python objects (dtype object)" if array.dtype.hasobject else f"dtype {array.dtype}"
-        raise ValueError(f"a store cannot hold {what}; it holds numbers and bool: {', '.join(CORE_DTYPES)}")
-    return ArraySpec(dtype, array.shape)
-
-
-@lru_cache(maxsize=64)  # numpy takes longer to name a dtype than to copy a small array
-def _core_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    return CORE_DTYPES.get(dtype.name) if dtype.kind in "biufc" else None
-
-
-def _specs(sample: Any, where: str) -> dict[str, ArraySpec]:
-    """Return the schema of one sample."""
-    _expect_mapping(sample, where)
-    specs = {}
-    for name in sample:
-        if not isinstance(name, str):
-            raise SourceError(where, None, f"the names of arrays must be text, found {name!r}")
-        _, specs[name] = _array(sample, name, where)
-    if not specs:
-        raise SourceError(where, None, "a sample without arrays")
-    return specs
-
-
-def _array(sample: Mapping[str, Any], name: str, where: str) -> tuple[npt.NDArray[Any], ArraySpec]:
-    """Take one array of a sample; a mapping may load it only now, and raise anything."""
-    try:
-        array = as_array(sample[name])
-        return array, spec_of(array)
-    except Exception as error:
-        raise SourceError(where, name, str(error)) from error
-
-
-def _expect_mapping(sample: Any, where: str) -> None:
-    if not isinstance(sample, Mapping):
-        raise SourceError(
-            where,
-            None,
-            f"expected a mapping of names to arrays, found {type(sample).__name__}; "
-            "yield for instance {'image': image, 'label': label}",
-        )
-
-
-def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) -> None:
-    """Copy a sample into the arrays given, exactly: nothing is cast but the byte order.
-
-    Parameters
-    ----------
-    where : str
-        Names the sample in errors.
-
-    Raises
-    ------
-    SourceError
-        If its fields, dtypes or shapes are not those of `into`; names both sides.
-    """
-    if isinstance(sample, SourceError):
-        raise sample  # looked at before, when the schema was sought
-    _expect_mapping(sample, where)
-    if sample.keys() != into.keys():
-        raise SourceError(
-            where,
-            None,
-            f"its fields are {_listed(sample)}, expected {_listed(into)} as in the first sample; "
-            "select those that all samples have",
-        )
-    for name, place in into.items():
-        array, found = _array(sample, name, where)
-        expected = ArraySpec(place.dtype, place.shape)
-        if found != expected:
-            raise SourceError(where, name, f"{found}, expected {expected} as in the first sample")
-        place[...] = array
-
-
-def _listed(names: Iterable[Any]) -> str:
-    return ", ".join(repr(name) for name in names) or "none"
 
 
 class SequenceSource:
@@ -165,6 +49,7 @@ class SequenceSource:
 
     Examples
     --------
+    >>> import numpy as np
     >>> samples = [{"x": np.arange(3), "y": 0.5}, {"x": np.arange(3), "y": 1.5}]
     >>> source = SequenceSource(samples, {"y": "label"})
     >>> {name: str(spec) for name, spec in source.schema(0).items()}
@@ -201,7 +86,7 @@ class SequenceSource:
         SourceError
             If taking it fails, or it is nothing that a store can hold.
         """
-        return _specs(self._take(index), self.describe(index))
+        return specs_of(self._take(index), self.describe(index))
 
     def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> None:
         """Take sample `index` and copy its arrays.
@@ -228,7 +113,7 @@ class SequenceSource:
         digest = hashlib.blake2b(digest_size=16)
         for name in sample if isinstance(sample, Mapping) else ():
             try:
-                array, _ = _array(sample, name, "")
+                array, _ = take_array(sample, name, "")
             except SourceError:
                 continue  # `read` will say so
             digest.update(f"{name} {array.dtype} {array.shape}".encode("utf-8", "surrogatepass"))
@@ -241,16 +126,7 @@ class SequenceSource:
         except Exception as error:
             cause = f"the sequence raised {type(error).__name__}: {error}"
             raise SourceError(self.describe(index), None, cause) from error
-        return _select(sample, self._fields, self.describe(index))
-
-
-def _select(sample: Any, fields: Mapping[str, str] | None, where: str) -> Any:
-    if fields is None or not isinstance(sample, Mapping):
-        return sample
-    absent = [name for name in fields if name not in sample]
-    if absent:
-        raise SourceError(where, None, f"has no array {_listed(absent)}; it has {_listed(sample)}")
-    return {field: sample[name] for name, field in fields.items()}
+        return select(sample, self._fields, self.describe(index))
 
 
 class IterableSource:
@@ -265,6 +141,7 @@ class IterableSource:
 
     Examples
     --------
+    >>> import numpy as np
     >>> source = IterableSource({"x": np.float32(i)} for i in range(3))
     >>> {name: str(spec) for name, spec in source.schema().items()}
     {'x': 'float32 ()'}
@@ -312,7 +189,7 @@ class IterableSource:
         for sample in self._iterator:
             where = f"sample {len(self._peeked)}"
             try:
-                specs = _specs(_select(sample, self._fields, where), where)
+                specs = specs_of(select(sample, self._fields, where), where)
             except SourceError as error:
                 if not skip:
                     raise

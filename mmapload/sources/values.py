@@ -1,0 +1,158 @@
+"""One sample from Python: its arrays, what they will be stored as, and their way into a chunk, exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmapload.errors import SourceError
+from mmapload.layout import CORE_DTYPES
+from mmapload.sources import ArraySpec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+__all__ = ["as_array", "select", "spec_of", "specs_of", "store_sample", "take_array"]
+
+
+def as_array(value: Any) -> npt.NDArray[Any]:
+    """Take a value of a sample for an array.
+
+    Raises
+    ------
+    ValueError, TypeError, RuntimeError
+        As numpy or the value's own conversion has it: ragged lists, tensors of a type numpy lacks; and of
+        a masked array, which numpy would take without its mask.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("a store cannot hold a mask: fill it in (array.filled), or give it a name of its own")
+    detach = getattr(value, "detach", None)
+    return np.asarray(value if detach is None else detach())
+
+
+def spec_of(array: npt.NDArray[Any]) -> ArraySpec:
+    """Return how an array will be stored.
+
+    Raises
+    ------
+    ValueError
+        If a store cannot hold its dtype.
+
+    Examples
+    --------
+    >>> str(spec_of(np.zeros((2, 3), ">f4")))
+    'float32 (2, 3)'
+    """
+    dtype = _core_dtype(array.dtype)
+    if dtype is None:
+        what = "Python objects (dtype object)" if array.dtype.hasobject else f"dtype {array.dtype}"
+        raise ValueError(f"a store cannot hold {what}; it holds numbers and bool: {', '.join(CORE_DTYPES)}")
+    return ArraySpec(dtype, array.shape)
+
+
+@lru_cache(maxsize=64)  # numpy takes longer to name a dtype than to copy a small array
+def _core_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    return CORE_DTYPES.get(dtype.name) if dtype.kind in "biufc" else None
+
+
+def specs_of(sample: Any, where: str) -> dict[str, ArraySpec]:
+    """Return the schema of one sample.
+
+    Raises
+    ------
+    SourceError
+        If it is no mapping of names to arrays that a store can hold.
+    """
+    _expect_mapping(sample, where)
+    specs = {}
+    for name in sample:
+        if not isinstance(name, str):
+            raise SourceError(where, None, f"the names of arrays must be text, found {name!r}")
+        _, specs[name] = take_array(sample, name, where)
+    if not specs:
+        raise SourceError(where, None, "a sample without arrays")
+    return specs
+
+
+def take_array(sample: Mapping[str, Any], name: str, where: str) -> tuple[npt.NDArray[Any], ArraySpec]:
+    """Take one array of a sample, and how it will be stored.
+
+    Raises
+    ------
+    SourceError
+        If a store cannot hold it, or its mapping, which may load it only now, raises anything.
+    """
+    try:
+        array = as_array(sample[name])
+        return array, spec_of(array)
+    except Exception as error:
+        raise SourceError(where, name, str(error)) from error
+
+
+def _expect_mapping(sample: Any, where: str) -> None:
+    if not isinstance(sample, Mapping):
+        raise SourceError(
+            where,
+            None,
+            f"expected a mapping of names to arrays, found {type(sample).__name__}; "
+            "yield for instance {'image': image, 'label': label}",
+        )
+
+
+def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) -> None:
+    """Copy a sample into the arrays given, exactly: nothing is cast but the byte order.
+
+    Parameters
+    ----------
+    where : str
+        Names the sample in errors.
+
+    Raises
+    ------
+    SourceError
+        If its fields, dtypes or shapes are not those of `into`; names both sides.
+    """
+    if isinstance(sample, SourceError):
+        raise sample  # looked at before, when the schema was sought
+    _expect_mapping(sample, where)
+    if sample.keys() != into.keys():
+        raise SourceError(
+            where,
+            None,
+            f"its fields are {_listed(sample)}, expected {_listed(into)} as in the first sample; "
+            "select those that all samples have",
+        )
+    for name, place in into.items():
+        array, found = take_array(sample, name, where)
+        expected = ArraySpec(place.dtype, place.shape)
+        if found != expected:
+            raise SourceError(where, name, f"{found}, expected {expected} as in the first sample")
+        place[...] = array
+
+
+def select(sample: Any, fields: Mapping[str, str] | None, where: str) -> Any:
+    """Take some arrays of a sample, under the names of their fields; what is no mapping stays as it is.
+
+    Raises
+    ------
+    SourceError
+        If one of them is not there, or its mapping fails to load it.
+    """
+    if fields is None or not isinstance(sample, Mapping):
+        return sample
+    absent = [name for name in fields if name not in sample]
+    if absent:
+        raise SourceError(where, None, f"has no array {_listed(absent)}; it has {_listed(sample)}")
+    try:
+        return {field: sample[name] for name, field in fields.items()}
+    except Exception as error:
+        raise SourceError(where, None, str(error)) from error
+
+
+def _listed(names: Iterable[Any]) -> str:
+    return ", ".join(repr(name) for name in names) or "none"
