@@ -8,6 +8,7 @@ READY := .venv/ready
 .PHONY: demo test check format bench clean
 
 $(READY): pyproject.toml
+	@echo "setting up .venv: this takes a minute or two, the first time"
 	$(PYTHON) -m venv .venv
 	$(PY) -m pip install --quiet "$(TORCH)"
 	$(PY) -m pip install --quiet -e ".[dev]"

@@ -101,7 +101,7 @@ def run(source: Path, store: Path, batch: int, rounds: int) -> dict[str, list[fl
             rate = epoch(make(), samples, buffers)
             if number:
                 rates[name].append(rate)
-        print(f"round {number} of {rounds} done", file=sys.stderr)
+        print(f"round {number} of {rounds} done" if number else "warmed up", file=sys.stderr)
     return rates
 
 
@@ -152,13 +152,15 @@ def main() -> None:
     store = arguments.store or arguments.work / f"store-{shape}-b{arguments.batch_size}"
     if not store.exists():
         mmapload.preprocess(source, store, arguments.batch_size, quiet=False)
+    print(f"each loader once to warm up, then {arguments.rounds} rounds", file=sys.stderr)
     rates = run(source, store, arguments.batch_size, arguments.rounds)
     nbytes = sum(path.stat().st_size for path in source.glob("*.npz"))
     print(
         f"\n{len(NpzFolder(source)):,} samples, {nbytes / 1e9:.2f} GB, batch {arguments.batch_size}, ", end=""
     )
     print(f"page cache warm, medians of {arguments.rounds} interleaved rounds")
-    print(f"{machine()}\n\n{table(rates)}")
+    print(", ".join(f"{name} {value}" for name, value in machine().items()))
+    print(f"\n{table(rates)}")
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), "samples_per_second": rates}, indent=2))
 

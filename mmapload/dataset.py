@@ -162,6 +162,8 @@ class ChunkDataset(Dataset[Any]):
         return self.store.layout.samples
 
     def __getitem__(self, index: int) -> Any:
+        if not hasattr(index, "__index__"):
+            raise TypeError(f"ds[i] takes the number of one sample, not {index!r}")
         return self.finish(self.read([index]))[0]
 
     def __iter__(self) -> Iterator[Any]:
@@ -258,8 +260,8 @@ class ChunkDataset(Dataset[Any]):
             warnings.warn(
                 f"samples are read at random from {format_size(self._all_nbytes)}, of which "
                 f"{format_size(self.memory)} fit in memory, so most come from the disk one by one. In the "
-                "DataLoader, replace shuffle=True by "
-                "sampler=mmapload.ChunkSampler(dataset, batch_size), or use mmapload.ChunkDataLoader",
+                "DataLoader, replace shuffle=True by sampler=mmapload.ChunkSampler(dataset, batch_size), or "
+                "use mmapload.ChunkDataLoader; a Subset needs a store of its own (preprocess --list FILE)",
                 stacklevel=4,
             )
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mmapload.dataset import ChunkDataset
+from mmapload.errors import MmaploadError, WorkerError
 from mmapload.samplers import ChunkBatchSampler
 
 if TYPE_CHECKING:
@@ -107,6 +108,8 @@ persistent_workers, pin_memory_device, in_order
             dataset = ChunkDataset(dataset, memory=memory)
         elif memory != "auto":
             raise ValueError("memory belongs to the dataset: pass it to ChunkDataset(memory=...)")
+        if "transform" in others:
+            raise TypeError("a transform belongs to the dataset: ChunkDataset(path, transform=...)")
         self._prefetch = PREFETCH if prefetch_factor is None else prefetch_factor
         if not isinstance(self._prefetch, int) or self._prefetch < 1:
             raise ValueError(f"prefetch_factor is an integer from 1 up, not {prefetch_factor!r}")
@@ -166,7 +169,9 @@ persistent_workers, pin_memory_device, in_order
 
     def __iter__(self) -> Any:
         dataset = self.dataset
-        if self._chunks is None or self.num_workers or not isinstance(dataset, ChunkDataset):
+        if self.num_workers:
+            return self._from_workers()
+        if self._chunks is None or not isinstance(dataset, ChunkDataset):
             return super().__iter__()
         kind = type(dataset)
         if (
@@ -175,6 +180,21 @@ persistent_workers, pin_memory_device, in_order
         ):
             return super().__iter__()
         return self._from_threads(dataset, self._chunks.sampler.batches())
+
+    def _from_workers(self) -> Iterator[Any]:
+        """Serve what torch's workers make; one that died is a WorkerError."""
+        try:
+            yield from super().__iter__()
+        except (RuntimeError, ConnectionError, EOFError) as error:
+            # torch has no class of its own for this. An error that a worker caught begins with "Caught".
+            ended = "DataLoader worker (pid" in str(error) or not isinstance(error, RuntimeError)
+            if isinstance(error, MmaploadError) or str(error).startswith("Caught") or not ended:
+                raise
+            raise WorkerError(
+                f"a worker process ended without its batch ({error}). If it was killed for want of memory, "
+                "use fewer workers, a smaller batch_size or a smaller ChunkDataset(memory=...); without a "
+                "Python transform, num_workers=0 is faster"
+            ) from error
 
     def _from_threads(self, dataset: ChunkDataset, indices: Iterator[npt.NDArray[np.int64]]) -> Iterator[Any]:
         """Keep `prefetch` batches in preparation; an error surfaces at its batch, with its own traceback."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import TYPE_CHECKING, Protocol, TextIO
@@ -137,9 +138,9 @@ class LineProgress:
     def close(self) -> None:
         """Write the last line."""
         if self._started is not None:
-            self._write(self._clock())
+            self._write(self._clock(), last=True)
 
-    def _write(self, now: float) -> None:
+    def _write(self, now: float, *, last: bool = False) -> None:
         started = self._started or 0.0
         seconds = max(1e-9, now - started)
         written = self._samples - self._resumed
@@ -148,7 +149,7 @@ class LineProgress:
             f"{self._samples:,}{of} samples, {format_size(self._samples * self._sample_nbytes)}, "
             f"{written * self._sample_nbytes / seconds / 1e6:.0f} MB/s, {_duration(seconds)}"
         )
-        if self._total is not None and written > 0 and self._samples < self._total:
+        if not last and self._total is not None and written > 0 and self._samples < self._total:
             text += f", {_duration((self._total - self._samples) * seconds / written)} left"
         print(text, file=self._stream, flush=True)
 
@@ -170,4 +171,15 @@ def progress_to(stream: TextIO | None = None, *, quiet: bool = False) -> Progres
     if quiet:
         return SilentProgress()
     stream = sys.stderr if stream is None else stream
-    return BarProgress(stream) if stream.isatty() else LineProgress(stream)
+    return BarProgress(stream) if _has_room(stream) else LineProgress(stream)
+
+
+def _has_room(stream: TextIO) -> bool:
+    """Say whether this is a terminal that tells its size; some, within `script` for instance, say 0 x 0."""
+    if not stream.isatty():
+        return False
+    try:
+        size = os.get_terminal_size(stream.fileno())
+    except OSError:
+        return True
+    return size.columns > 0 and size.lines > 0

@@ -107,7 +107,8 @@ class ChunkSampler(DistributedSampler[int]):
         if not isinstance(dataset, ChunkDataset):
             raise TypeError(
                 f"a chunk sampler orders a ChunkDataset, not a {type(dataset).__name__}; "
-                "use torch's own samplers for a Subset or a ConcatDataset"
+                "a Subset follows no chunks: preprocess its parts into stores of their own (--list FILE), or "
+                "use torch's own samplers"
             )
         mode = _MODES.get(shuffle) if isinstance(shuffle, Hashable) else None
         if mode is None:
@@ -136,8 +137,23 @@ class ChunkSampler(DistributedSampler[int]):
         self.num_samples = order.rank_length(self.rank, self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
         self.steps = order.steps
-        if mode != "full":
-            dataset.follows_chunks = True
+        dataset.follows_chunks = True
+        self._warn_of(order)
+
+    def _warn_of(self, order: EpochOrder) -> None:
+        dataset = self._chunk_dataset
+        if self.steps == 0:
+            warnings.warn(
+                f"{len(dataset)} samples do not fill one batch of {order.global_batch} over all ranks, and "
+                "remainder='drop' (or drop_last=True) leaves none: take a smaller batch_size or 'keep'",
+                stacklevel=_levels_to_caller(),
+            )
+        if self.mode == "full" and dataset.exceeds_memory:
+            warnings.warn(
+                "shuffle='full' reads samples one by one, at random, from more than the dataset's memory "
+                f"budget of {format_size(dataset.memory)} holds: shuffle='window' reads whole chunks ahead",
+                stacklevel=_levels_to_caller(),
+            )
 
     def order(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch, a pure function of the arguments."""

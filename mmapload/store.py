@@ -278,8 +278,8 @@ def _what_is_there(folder: str) -> str:
     parent, name = os.path.split(folder)
     if os.path.isdir(os.path.join(parent, f".{name}.partial")):
         return (
-            f"{folder} is unfinished: its preprocessing was interrupted; "
-            "run the same `mmapload preprocess` command again to finish it"
+            f"{folder} is unfinished: it is being preprocessed, or that was interrupted; running the same "
+            "`mmapload preprocess` command again finishes it, or says which process is at work"
         )
     if not os.path.exists(folder):
         return f"there is no store at {folder}; `mmapload preprocess SOURCE {name} --batch-size B` makes one"

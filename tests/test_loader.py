@@ -22,7 +22,7 @@ from torch.utils.data import (
     TensorDataset,
 )
 
-from mmapload import ChunkBatchSampler, ChunkDataLoader, ChunkDataset, ChunkError, ChunkSampler
+from mmapload import ChunkBatchSampler, ChunkDataLoader, ChunkDataset, ChunkError, ChunkSampler, WorkerError
 from tests.numbered_samples import (
     SAMPLE_BYTES,
     Negated,
@@ -437,11 +437,11 @@ def test_an_error_in_a_transform_surfaces_at_its_batch(path: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's own clearing up
-def test_a_worker_that_is_killed_is_torchs_error_and_no_hang(path: str) -> None:
+def test_a_worker_that_is_killed_is_a_worker_error_and_no_hang(path: str) -> None:
     ds = ChunkDataset(path, transform=die_at_50)
     loader = ChunkDataLoader(ds, 4, num_workers=2, timeout=60)
     # torch notices at its next look, or fails to fetch a batch that the dead worker had ready.
-    with pytest.raises((RuntimeError, OSError, EOFError)):
+    with pytest.raises(WorkerError, match=r"a worker process ended without its batch .* fewer workers"):
         list(loader)
     gc.collect()
     assert sorted(flat(numbers(ChunkDataLoader(path, 4, num_workers=2)))) == list(range(101))
@@ -502,3 +502,18 @@ def test_what_does_not_fit_is_loaded_once_an_epoch_inside_the_budget(
     assert all(count <= 26 for count in counts), counts
     assert ds.residency.counts.peak_bytes <= chunks * CHUNK
     assert ds.residency.counts.resident_bytes <= chunks * CHUNK
+
+
+def test_an_error_that_a_transform_raises_in_a_worker_keeps_its_class(path: str) -> None:
+    loader = ChunkDataLoader(ChunkDataset(path, transform=lose_connection), 4, num_workers=1)
+    with pytest.raises(ConnectionResetError, match="Caught ConnectionResetError in DataLoader worker"):
+        list(loader)
+
+
+def lose_connection(each: dict[str, torch.Tensor]) -> None:
+    raise ConnectionResetError(f"no peer for {int(each['number'])}")
+
+
+def test_a_transform_given_to_the_loader_is_sent_to_the_dataset(path: str) -> None:
+    with pytest.raises(TypeError, match=r"ChunkDataset\(path, transform=...\)"):
+        ChunkDataLoader(path, 4, transform=str)

@@ -12,6 +12,8 @@ import sys
 import termios
 from typing import TYPE_CHECKING
 
+import pytest
+
 from mmapload.progress import BarProgress, LineProgress, SilentProgress, progress_to
 
 if TYPE_CHECKING:
@@ -29,6 +31,18 @@ def test_the_kind_fits_the_stream() -> None:
     assert isinstance(progress_to(io.StringIO()), LineProgress)
     assert isinstance(progress_to(Terminal()), BarProgress)
     assert isinstance(progress_to(Terminal(), quiet=True), SilentProgress)
+
+
+@pytest.mark.parametrize(("rows", "columns", "kind"), [(40, 100, BarProgress), (0, 0, LineProgress)])
+def test_a_terminal_that_tells_no_size_gets_lines(rows: int, columns: int, kind: type) -> None:
+    ours, theirs = os.openpty()
+    try:
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        with open(theirs, "w", closefd=False) as terminal:
+            assert isinstance(progress_to(terminal), kind)
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 def test_lines_come_every_half_minute_and_at_the_end() -> None:
