@@ -74,7 +74,7 @@ class BatchReader:
         if self._is_one_piece(samples, chunks):
             self.views += 1
             start = int(rows[0])
-            return self.residency.reader.load(int(chunks[0]), start, start + len(samples))
+            return self.residency.view(int(chunks[0]), start, start + len(samples))
         self.copies += 1
         arrays = {field.name: self._array(field, len(samples)) for field in self._fields}
         order = np.argsort(chunks, kind="stable")

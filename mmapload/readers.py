@@ -16,7 +16,7 @@ import numpy as np
 from mmapload.buffers import BufferPool
 from mmapload.chunkfile import expect_checksum, open_chunk_file, read_chunk_file, read_exactly
 from mmapload.codecs import CHECKSUM_BYTES
-from mmapload.errors import ChunkError
+from mmapload.errors import ChunkError, StateMismatchError
 from mmapload.mappings import drop_pages, map_private, populate
 
 if TYPE_CHECKING:
@@ -75,13 +75,22 @@ class ChunkReader(Protocol):
     def maps(self) -> bool:
         """Whether loading maps files, so that the page cache holds what was loaded."""
 
-    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+    def load(
+        self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
+    ) -> ChunkArrays:
         """Load rows [start, stop) of a chunk, all of them by default.
+
+        Parameters
+        ----------
+        in_memory : bool
+            Whether the files' pages are known to be in memory, so that nothing has to be brought in.
 
         Raises
         ------
         ChunkError
             If a file is missing, of the wrong size, or damaged.
+        StateMismatchError
+            If another store has taken this one's place since it was first read.
         """
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
@@ -103,6 +112,15 @@ class ChunkReader(Protocol):
         """
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return what tells a folder from another one at the same path: None if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 class _Reader:
     def __init__(self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks) -> None:
         self.store = store
@@ -110,9 +128,18 @@ class _Reader:
         self.checks = checks
         self.chunks_loaded = 0
         self.bytes_loaded = 0
+        self._root = _identity(store.path)
         self._counting = threading.Lock()
 
-    def _count(self, chunks: int, nbytes: int) -> None:
+    def _finish(self, chunks: int, nbytes: int) -> None:
+        """Count what was read, and refuse it if the store was replaced meanwhile: old and new would mix."""
+        root = _identity(self.store.path)
+        if root != self._root:
+            raise StateMismatchError(
+                f"{self.store.path} was replaced by another store while it was in use; open it again",
+                f"folder {self._root}",
+                f"{root}",
+            )
         with self._counting:
             self.chunks_loaded += chunks
             self.bytes_loaded += nbytes
@@ -142,17 +169,22 @@ class MappedReader(_Reader):
         super().__init__(store, fields, checks)
         self.drop_behind = drop_behind
 
-    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+    def load(
+        self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
+    ) -> ChunkArrays:
         """Map the rows, bring all their pages in, and check the chunk if that is due."""
-        arrays, nbytes = self._map(chunk, start, self._stop(chunk, stop), drop=self.drop_behind)
-        self._count(1, nbytes)
+        stop = self._stop(chunk, stop)
+        arrays, nbytes = self._map(chunk, start, stop, drop=self.drop_behind, bring_in=not in_memory)
+        self._finish(1, nbytes)
         return arrays
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Bring the pages in, check the chunk if that is due, and leave them to the page cache."""
-        self._map(chunk, start, self._stop(chunk, stop), drop=False)
+        self._map(chunk, start, self._stop(chunk, stop), drop=False, bring_in=True)
 
-    def _map(self, chunk: int, start: int, stop: int, *, drop: bool) -> tuple[ChunkArrays, int]:
+    def _map(
+        self, chunk: int, start: int, stop: int, *, drop: bool, bring_in: bool
+    ) -> tuple[ChunkArrays, int]:
         """Return the rows, and how many bytes of files were mapped for them."""
         arrays, loaded = {}, 0
         for i, field, path in self._paths(chunk):
@@ -167,7 +199,8 @@ class MappedReader(_Reader):
             fd, _ = open_chunk_file(field, chunk, path)
             try:
                 memory = map_private(fd, begin, end, partial(drop_pages, path, begin, end) if drop else None)
-                populate(memory)
+                if bring_in or due:
+                    populate(memory)
             except OSError as error:
                 raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
             finally:
@@ -205,7 +238,7 @@ class MappedReader(_Reader):
                 raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
             finally:
                 os.close(fd)
-        self._count(0, len(rows) * sum(field.sample_nbytes for field, _ in fields))
+        self._finish(0, len(rows) * sum(field.sample_nbytes for field, _ in fields))
         return True
 
 
@@ -221,7 +254,9 @@ class BufferedReader(_Reader):
         self.drop_behind = drop_behind
         self._pools = [BufferPool(idle=4) for _ in fields]
 
-    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+    def load(
+        self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
+    ) -> ChunkArrays:
         """Read, check if that is due, and decode the whole chunk."""
         stop = self._stop(chunk, stop)
         arrays, loaded = {}, 0
@@ -239,7 +274,7 @@ class BufferedReader(_Reader):
                 drop_pages(path, 0, size)
             loaded += size
             arrays[field.name] = memory.view(field.dtype).reshape(shape)[start:stop]
-        self._count(1, loaded)
+        self._finish(1, loaded)
         return arrays
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:

@@ -181,6 +181,22 @@ class Residency:
         self._load(chunk, future)
         return future.result()
 
+    def view(self, chunk: int, start: int, stop: int) -> ChunkArrays:
+        """Return rows of a chunk as arrays of the caller's own, for a reader that maps.
+
+        Pages that are known to be in memory are mapped as they are touched: bringing them in once more would
+        take a third of the time that copying them takes.
+
+        Raises
+        ------
+        ChunkError
+            As `get` does.
+        """
+        with self._lock:
+            held = self._resident.get(chunk)
+            known = (held is not None and held.done()) or (chunk, start) in self._warmed
+        return self.reader.load(chunk, start, stop, in_memory=known)
+
     def _load_ahead(self) -> None:
         """Load what is pending, in order; the thread ends when nothing is due or the budget is full."""
         while True:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, SequentialSampler, Subset
 
 import mmapload
-from mmapload import ChunkDataset, ChunkError, ChunkSampler, StoreNotFoundError
+from mmapload import ChunkDataset, ChunkError, ChunkSampler, StateMismatchError, StoreNotFoundError
 from tests.numbered_samples import (
     SAMPLE_BYTES,
     Negated,
@@ -612,3 +612,21 @@ def test_a_missing_chunk_of_a_field_that_is_not_loaded_does_not_matter(tmp_path:
     assert int(ChunkDataset(path, fields=["number"])[9]["number"]) == 9
     with pytest.raises(ChunkError, match="chunk 1 of field 'flow'"):
         ChunkDataset(path)
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_a_store_that_is_replaced_while_in_use_is_an_error_and_never_a_mixture(
+    tmp_path: Path, codec: str
+) -> None:
+    out = tmp_path / "store"
+    old, new = ([{"x": np.full(9, base + i)} for i in range(24)] for base in (0, 1000))
+    mmapload.preprocess(old, out, 4, chunk_bytes=1, codec=codec)
+    ds = ChunkDataset(out)
+    assert int(ds[0]["x"][0]) == 0
+    mmapload.preprocess(new, out, 4, chunk_bytes=1, codec=codec, overwrite=True)
+    with pytest.raises(
+        StateMismatchError, match="replaced by another store while it was in use; open it again"
+    ):
+        ds[20]
+    assert int(ds[1]["x"][0]) == 1, "what is in memory is still the old store's"
+    assert int(ChunkDataset(out)[20]["x"][0]) == 1020

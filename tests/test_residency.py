@@ -38,6 +38,7 @@ class NumberedReader:
         self.chunks_loaded = 0
         self.bytes_loaded = 0
         self.loaded: list[int] = []
+        self.known: list[bool] = []
         self.warmed: list[tuple[int, int, int | None]] = []
         self.live = 0
         self.most_live = 0
@@ -47,13 +48,16 @@ class NumberedReader:
         self.failing: set[int] = set()
         self._lock = threading.Lock()
 
-    def load(self, chunk: int, start: int = 0, stop: int | None = None) -> ChunkArrays:
+    def load(
+        self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
+    ) -> ChunkArrays:
         self.entered.release()
         assert self.gate.wait(20)
         if chunk in self.failing:
             raise ChunkError("x", chunk, "path", "a chunk file", "no such file")
         with self._lock:
             self.loaded.append(chunk)
+            self.known.append(in_memory)
             self.live += 1
             self.most_live = max(self.most_live, self.live)
         array = np.full(1, chunk)
@@ -593,3 +597,14 @@ def test_a_process_forked_while_chunks_are_being_loaded_reads_on_its_own(tmp_pat
         *stores,
         timeout=120,
     )
+
+
+def test_a_view_brings_nothing_in_that_is_known_to_be_in_memory() -> None:
+    reader, residency = numbered(10, 10)
+    residency.follow([Use(2, 0, 4, 0, 0)], rows_only=True)
+    residency.advance(0, 0)
+    settle(residency)
+    residency.get(5)
+    for chunk, start in ((2, 0), (2, 4), (5, 4), (6, 0)):
+        residency.view(chunk, start, start + 4)
+    assert reader.known == [False, True, False, True, False]
