@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -20,8 +20,12 @@ from mmapload.errors import MmaploadError, SourceError, StateMismatchError, Stor
 from mmapload.preprocessing import execute, execution, plan_preprocess, preprocess
 from mmapload.progress import LineProgress
 from mmapload.store import open_store
+from mmapload.writer.journal import Journal
 from mmapload.writer.workfolder import WorkFolder
 from tests.preprocessing_cases import CountedSource, damage, samples, tree, write_npz
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = """
@@ -105,6 +109,29 @@ def test_ctrl_c_keeps_what_is_written_and_says_how_to_go_on(tmp_path: Path) -> N
     assert "resuming: " in told
     assert "samples are already there" in told
     assert tree(out) == expected
+
+
+@pytest.mark.parametrize("line", [1, 2, 5])
+def test_an_interrupt_just_after_a_line_of_the_journal_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: int
+) -> None:
+    lines: list[int] = []
+    append = Journal.append
+
+    def interrupted(self: Journal, entries: Iterable[Mapping[str, Any]]) -> None:
+        append(self, entries)
+        lines.append(len(lines))
+        if len(lines) == line + 1:  # the first line says what is being made
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt, match=r"[1-9]\d* of 40 samples are kept in .*: the same command"):
+        preprocess(CountedSource(40), tmp_path / "out", 4, chunk_bytes=1, jobs=1)
+    monkeypatch.undo()
+    again = CountedSource(40)
+    result = execute(plan_preprocess(again, tmp_path / "out", 4, chunk_bytes=1, jobs=1))
+    assert result.resumed_samples >= 4 * line
+    assert len(again.reads) == 40 - result.resumed_samples
 
 
 def test_only_missing_chunks_are_read_again(tmp_path: Path) -> None:

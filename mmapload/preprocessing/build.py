@@ -213,7 +213,8 @@ class Build:
             raise SourceError(worst.file, worst.member, f"{worst.cause}; and no other sample is sound")
 
     def replay(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Take over what a journal says, after its first line; nothing may be done yet."""
+        """Take what a journal says, after its first line, for what is done and left out."""
+        self.done, self.skipped, self.skipped_digests, self._layout = {}, {}, {}, None
         for entry in entries:
             if "skip" in entry:
                 self._leave_out(entry["skip"], entry["from"])

@@ -146,6 +146,8 @@ def _run_indexed(
         _write_documents(work.store, build.layout, names)
     except BaseException as error:
         build.close()
+        # Ctrl-C may have come between a line of the journal and its mark in memory: the journal is right.
+        build.replay(read_journal(work.journal)[0][1:])
         if not build.done:
             work.discard()
         if isinstance(error, KeyboardInterrupt):
