@@ -179,7 +179,7 @@ def test_preprocess_writes_a_store_and_says_what_it_made(source, out, capsys):
     assert main(["preprocess", source, out, "--batch-size", "4"]) == 0
     printed, told = capsys.readouterr()
     first, second = printed.splitlines()
-    assert first.startswith(f"{out}: 10 samples in 1 chunks, ")
+    assert first.startswith(f"{out}: 10 samples in 1 chunk, ")
     assert second == "skipped 1 hidden and 2 foreign files of the source"
     assert "npz: 10 samples" in told, "the plan goes before"
     assert "10 of 10 samples" in told, "and the progress"
@@ -547,3 +547,15 @@ def test_a_store_that_claims_more_than_any_memory_is_an_error(store, capsys, com
     printed, told = capsys.readouterr()
     assert "Traceback" not in told
     assert printed + told
+
+
+def test_dry_run_says_what_an_unfinished_store_was_begun_with(source, out, capsys):
+    with open(f"{source}/z.npz", "wb") as file:
+        file.write(b"PK")
+    assert main(["preprocess", source, out, "--batch-size", "2", "--chunk-bytes", "1", "--quiet"]) == 1
+    capsys.readouterr()
+    again = ["preprocess", source, out, "--chunk-bytes", "1", "--dry-run"]
+    assert main([*again, "--batch-size", "2"]) == 0
+    assert main([*again, "--batch-size", "4"]) == 1
+    assert "was begun with another batch size" in capsys.readouterr().err
+    assert main([*again, "--batch-size", "4", "--overwrite"]) == 0

@@ -90,11 +90,12 @@ def run(arguments: argparse.Namespace) -> int:
     if out is None or not (sources or arguments.list):
         raise UsageError(f"expected SOURCE... and OUT, found {' '.join(arguments.paths) or 'neither'}")
 
-    from mmapload.preprocessing import execute
+    from mmapload.preprocessing import check_unfinished, execute
     from mmapload.progress import progress_to
 
     plan = _plan(sources, out, arguments)
     if arguments.dry_run:
+        check_unfinished(plan)
         if not arguments.quiet:
             print(plan.describe())
         return 0 if plan.fits else 1
@@ -136,7 +137,8 @@ def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
     layout = result.store.layout
     on_disk = sum(survey(result.store, field).nbytes for field in layout.fields)
     speed = layout.sample_nbytes * (layout.samples - result.resumed_samples) / result.seconds
-    holds = f"{layout.samples:,} samples in {layout.chunks:,} chunks, {format_size(on_disk)}"
+    chunks = f"{layout.chunks:,} chunk{'s' * (layout.chunks > 1)}"
+    holds = f"{layout.samples:,} samples in {chunks}, {format_size(on_disk)}"
     took = f"in {_duration(result.seconds)} ({speed / 1e6:,.0f} MB/s)"
     lines = [f"{result.store.path}: {holds}, {took}"]
     if result.resumed_samples:

@@ -12,6 +12,7 @@ from mmapload.preprocessing.build import SkippedSample
 from mmapload.preprocessing.execution import PreprocessResult, execute, skipped_path
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
 from mmapload.preprocessing.planning import make_plan
+from mmapload.preprocessing.resume import check_unfinished
 from mmapload.progress import progress_to
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ __all__ = [
     "PreprocessPlan",
     "PreprocessResult",
     "SkippedSample",
+    "check_unfinished",
     "execute",
     "plan_preprocess",
     "preprocess",

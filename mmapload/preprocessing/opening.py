@@ -48,7 +48,7 @@ def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict
         parts = fields.split(",") if isinstance(fields, str) else list(fields)
         pairs = []
         for part in parts:
-            old, separator, new = part.partition("=")
+            old, separator, new = (side.strip() for side in part.partition("="))
             pairs.append((old, new if separator else old))
     if not pairs or any(not old or not new for old, new in pairs):
         raise ValueError(f"fields: expected names such as a,b=c, found {fields!r}")

@@ -12,6 +12,8 @@ from mmapload.errors import SourceError, StateMismatchError
 from mmapload.preprocessing.build import DIGEST_BYTES, digest_of
 from mmapload.writer.chunks import is_intact
 from mmapload.writer.durable import explained
+from mmapload.writer.journal import read_journal
+from mmapload.writer.workfolder import partial_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,6 +112,21 @@ def check_names(plan: PreprocessPlan, path: str) -> None:
             if then != now:
                 what = f"was begun with another sample {index}, or another number of them; {_ADVICE}"
                 raise _mismatch(plan.out, what, then, now)
+
+
+def check_unfinished(plan: PreprocessPlan) -> None:
+    """Compare what an interrupted run has left, if anything, with this plan; as `execute` will, but sooner.
+
+    Raises
+    ------
+    StateMismatchError
+        If they do not fit together, and `overwrite` is not given.
+    """
+    folder = partial_path(plan.out)
+    entries, _ = read_journal(os.path.join(folder, "journal"))
+    if entries and not plan.options.overwrite:
+        check_options(plan, entries)
+        check_names(plan, os.path.join(folder, "names"))
 
 
 def check_source(build: Build) -> None:

@@ -76,7 +76,7 @@ def header_length(first: bytes, file: str, member: str | None) -> int:
         raise SourceError(
             file,
             member,
-            f"not a .npy array: starts with {first[:8]!r}; leave it out by selecting the fields to read",
+            f"not a .npy array: starts with {first[:8]!r}; leave it out by naming the others: --fields a,b",
         )
     version = first[6:8]
     if version == b"\x01\x00":
@@ -182,7 +182,7 @@ def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
 
 
 def _refusal(what: str, advice: str) -> str:
-    return f"holds {what}, which a store cannot: {advice}, or leave it out by selecting the fields to read"
+    return f"holds {what}, which a store cannot: {advice}, or leave it out by naming the others: --fields a,b"
 
 
 def _reason(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, str]:

@@ -188,7 +188,11 @@ class NpzSource:
             return keys
         absent = [key for key in self._fields if key not in keys]
         if absent:
-            raise SourceError(npz.path, None, f"has no array {_listed(absent)}; it has {_listed(keys)}")
+            raise SourceError(
+                npz.path,
+                None,
+                f"has no array {_listed(absent)}; it has {_listed(keys)} (fields are given as old=new)",
+            )
         return {field: keys[key] for key, field in self._fields.items()}
 
 
