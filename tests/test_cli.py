@@ -7,6 +7,7 @@ import fcntl
 import inspect
 import json
 import os
+import shlex
 import pty
 import signal
 import struct
@@ -282,8 +283,9 @@ def test_what_the_system_refuses_is_told_in_one_line(source, tmp_path, capsys):
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_process_without_standard_output_or_error_does_its_work(command, closed, source, out, tmp_path):
     preprocess(source, tmp_path / "store", 2)
-    arguments = f"{source} {out} --batch-size 2" if command == "preprocess" else str(tmp_path / "store")
-    assert os.system(f"{sys.executable} -m mmapload {command} {arguments} {closed}") == 0
+    arguments = [source, out, "--batch-size", "2"] if command == "preprocess" else [str(tmp_path / "store")]
+    line = shlex.join([sys.executable, "-m", "mmapload", command, *arguments])
+    assert os.system(f"{line} {closed}") == 0
     assert os.path.exists(out) == (command == "preprocess")
 
 
