@@ -7,8 +7,8 @@ import fcntl
 import inspect
 import json
 import os
-import shlex
 import pty
+import shlex
 import signal
 import struct
 import subprocess
