@@ -45,8 +45,9 @@ class ChunkDataset(Dataset[Any]):
     transform : callable, optional
         Called with every sample, a dict of field name to tensor; its result takes the sample's place.
     memory : "auto", a size such as "8GiB" or a number of bytes, or a fraction of the available memory
-        Budget for resident chunks on this machine, whatever the number of workers and ranks. "auto" is 0.6
-        of what is available to the process, its container's limit counted.
+        Budget for resident chunks on this machine, for all its workers and ranks together: chunks of a raw
+        store are shared through the page cache, those of a compressed one divide it. "auto" is 0.6 of what
+        is available to the process, its container's limit counted.
     verify : {"first", "never", "always"}
         When the checksum of a chunk is computed: the first time it is loaded, never, or every time.
     with_index : bool
@@ -104,6 +105,7 @@ class ChunkDataset(Dataset[Any]):
                 "with a smaller --chunk-bytes"
             )
         self.follows_chunks = False
+        self.workers = 0  # told by ChunkDataLoader, so that a window fits in each
         self._checks = Checks(verify, len(self.fields), self.store.layout.chunks)
         self._reading: BatchReader | None = None
         self._warned = _shared_byte()
@@ -148,6 +150,16 @@ class ChunkDataset(Dataset[Any]):
     def exceeds_memory(self) -> bool:
         """Whether the chunks do not all fit in the budget."""
         return self._all_nbytes > self.memory
+
+    @property
+    def _share(self) -> int:
+        """Bytes that resident chunks may take in this process."""
+        return self.memory if self.is_raw else self.memory // _processes(self.workers)
+
+    @property
+    def chunks_held(self) -> int:
+        """Number of chunks that a process which reads may hold."""
+        return max(1, min(self.store.layout.chunks, self._share // max(1, self.chunk_nbytes)))
 
     @property
     def _all_nbytes(self) -> int:
@@ -248,8 +260,7 @@ class ChunkDataset(Dataset[Any]):
         layout = self.store.layout
         exceeds = self.exceeds_memory
         reader = reader_for(self.store, self.fields, self._checks, drop_behind=exceeds)
-        budget = self.memory if reader.maps else self.memory // _processes()
-        residency = Residency(reader, self.chunk_nbytes, layout.chunks, budget)
+        residency = Residency(reader, self.chunk_nbytes, layout.chunks, self._share)
         self._reading = made = BatchReader(residency, self.fields, layout.chunk_length)
         return made
 
@@ -293,8 +304,11 @@ def _refuse_missing(store: Store, fields: tuple[FieldLayout, ...]) -> None:
         raise ChunkError(field, chunk, path, "a chunk file", f"no such file{more}")
 
 
-def _processes() -> int:
-    """Count the processes of this machine that share a budget: local ranks times DataLoader workers."""
+def _processes(workers: int) -> int:
+    """Count the processes of this machine that share a budget: local ranks times DataLoader workers.
+
+    A worker knows how many there are; the process that starts them knows if it has been told.
+    """
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     worker = get_worker_info()
-    return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else 1)
+    return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else max(1, workers))

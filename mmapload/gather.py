@@ -21,6 +21,9 @@ __all__ = ["BatchReader"]
 VIEW_BYTES: Final = 2**20
 """A batch that lies in one piece is mapped, not copied, from this size on: mapping costs more below."""
 
+SMALL_BYTES: Final = 2**16
+"""Below this, the allocator's own recycling is as good, and a pooled buffer would take whole pages."""
+
 LARGE_SAMPLE_BYTES: Final = 2**14
 """From this size on a sample is copied by a call of its own, which releases the GIL."""
 
@@ -102,7 +105,7 @@ class BatchReader:
     def _array(self, field: FieldLayout, count: int) -> npt.NDArray[Any]:
         shape = (count, *field.shape)
         nbytes = count * field.sample_nbytes
-        if nbytes == 0:
+        if nbytes < SMALL_BYTES:
             return np.empty(shape, field.dtype)
         return self._pools[field.name].take(nbytes).view(field.dtype).reshape(shape)
 

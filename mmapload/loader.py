@@ -38,8 +38,9 @@ PREFETCH: Final = 2
 class ChunkDataLoader(DataLoader[Any]):
     """torch's DataLoader, in the order of the chunks, with batches prepared in threads.
 
-    Takes what `torch.utils.data.DataLoader` takes, in the same places, with the same defaults; so changing
-    the import is enough. `shuffle=True` means windows of chunks, not a permutation of all samples.
+    Takes what `torch.utils.data.DataLoader` takes, in the same places, with the same defaults; so for a
+    ChunkDataset changing the import is enough. `shuffle=True` means windows of chunks, not a permutation
+    of all samples.
 
     Parameters
     ----------
@@ -62,7 +63,8 @@ class ChunkDataLoader(DataLoader[Any]):
         As for `ChunkDataset`; only where `dataset` is a path.
     collate_fn, pin_memory, timeout, worker_init_fn, multiprocessing_context, generator, prefetch_factor, \
 persistent_workers, pin_memory_device, in_order
-        As for torch. With `num_workers=0`, `prefetch_factor` is the number of batches prepared ahead.
+        As for torch. With `num_workers=0`, `prefetch_factor` is the number of batches prepared ahead, and
+        `timeout` and `pin_memory_device` have no meaning.
 
     Notes
     -----
@@ -108,6 +110,8 @@ persistent_workers, pin_memory_device, in_order
             dataset = ChunkDataset(dataset, memory=memory)
         elif memory != "auto":
             raise ValueError("memory belongs to the dataset: pass it to ChunkDataset(memory=...)")
+        if isinstance(dataset, ChunkDataset):
+            dataset.workers = num_workers
         if "transform" in others:
             raise TypeError("a transform belongs to the dataset: ChunkDataset(path, transform=...)")
         self._prefetch = PREFETCH if prefetch_factor is None else prefetch_factor
@@ -134,6 +138,8 @@ persistent_workers, pin_memory_device, in_order
             super().__init__(
                 dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, **others
             )
+            if isinstance(batch_sampler, ChunkBatchSampler) and batch_sampler.sampler.dataset is dataset:
+                self._follow(batch_sampler)
             return
         if drop_last and remainder not in {None, "drop"}:
             raise ValueError(f"drop_last=True means remainder='drop', not {remainder!r}")
@@ -147,10 +153,13 @@ persistent_workers, pin_memory_device, in_order
             remainder="drop" if drop_last else remainder,
         )
         super().__init__(dataset, batch_sampler=chunks, **others)
-        self._chunks = chunks
+        self._follow(chunks)
         # torch leaves these at None and False beside a batch sampler; users read them.
         self.__dict__.update(batch_size=batch_size, drop_last=chunks.drop_last, sampler=chunks.sampler)
-        chunks.sampler.lag = max(1, num_workers) * self._prefetch  # batches that are not read yet
+
+    def _follow(self, chunks: ChunkBatchSampler) -> None:
+        self._chunks = chunks
+        chunks.sampler.lag = max(1, self.num_workers) * self._prefetch  # batches that are not read yet
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch of the next iteration; without it, each iteration is the next epoch.

@@ -21,13 +21,16 @@ class Ranks:
     nodes : int
         How many machines they are spread over, where the launcher says so; else 1.
     can_agree : bool
-        Whether `torch.distributed` connects them; not so where rank and world size are given by hand.
+        Whether `torch.distributed` connects them.
+    by_hand : bool
+        Whether rank and world size were given by hand.
     """
 
     rank: int
     world_size: int
     nodes: int
     can_agree: bool
+    by_hand: bool = False
 
     def least(self, value: int) -> int:
         """Return the least of all ranks' values; every rank has to call this."""
@@ -49,7 +52,7 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     Examples
     --------
     >>> find_ranks(None, None)
-    Ranks(rank=0, world_size=1, nodes=1, can_agree=False)
+    Ranks(rank=0, world_size=1, nodes=1, can_agree=False, by_hand=False)
     """
     if (rank is None) != (world_size is None):
         raise ValueError(f"give rank and world_size both or neither, not {rank} and {world_size}")
@@ -58,7 +61,7 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
             raise ValueError(f"rank and world_size are integers, not {rank!r} and {world_size!r}")
         if not 0 <= rank < world_size:
             raise ValueError(f"rank must lie in [0, world_size), found {rank} of {world_size}")
-        return Ranks(rank, world_size, 1, can_agree=False)
+        return Ranks(rank, world_size, 1, can_agree=False, by_hand=True)
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return Ranks(0, 1, 1, can_agree=False)
     size = torch.distributed.get_world_size()

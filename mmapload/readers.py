@@ -5,6 +5,7 @@ Both readers give equal arrays for the same store; only where the memory comes f
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import threading
@@ -282,8 +283,11 @@ class BufferedReader(_Reader):
         for _, field, path in self._paths(chunk):
             if field.sample_nbytes and hasattr(os, "posix_fadvise"):
                 fd, size = open_chunk_file(field, chunk, path)
-                os.posix_fadvise(fd, 0, size, os.POSIX_FADV_WILLNEED)
-                os.close(fd)
+                try:
+                    with contextlib.suppress(OSError):  # advice, which a file system may not take
+                        os.posix_fadvise(fd, 0, size, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(fd)
 
     def read_rows(
         self,

@@ -199,11 +199,17 @@ class Residency:
 
     def _load_ahead(self) -> None:
         """Load what is pending, in order; the thread ends when nothing is due or the budget is full."""
+        try:
+            self._load_all_due()
+        finally:
+            with self._lock:
+                self._running -= 1
+
+    def _load_all_due(self) -> None:
         while True:
             with self._lock:
                 use = self._next_due()
                 if use is None:
-                    self._running -= 1
                     return
                 self.counts.ahead += 1
                 future = None if self._to_cache else self._admit(use.chunk)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import sys
+import os
 import warnings
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import numpy as np
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from mmapload.dataset import ChunkDataset
 from mmapload.order import auto_window, epoch_order
 from mmapload.ranks import find_ranks
 from mmapload.sizes import format_size
+from mmapload.windows import checked_integer, fit_window, levels_to_caller
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     import numpy.typing as npt
 
     from mmapload.order import EpochOrder, Mode, Remainder
@@ -61,7 +62,8 @@ class ChunkSampler(DistributedSampler[int]):
         By default those of `torch.distributed` where it is initialised, else 0 of 1. Given by hand, the
         ranks cannot agree on a smaller window, so one that does not fit is a ValueError.
     lanes : int, optional
-        Groups of ranks with windows of their own; by default one a machine.
+        Groups of ranks with windows of their own; by default one a machine, so that its ranks share a
+        window. More lanes than machines hold as many windows on each.
     remainder : {"keep", "pad", "drop"}, optional
         What becomes of the last samples where they do not fill a batch on every rank. By default kept on
         one rank and padded on several; every rank has the same number of steps in any case.
@@ -76,6 +78,9 @@ class ChunkSampler(DistributedSampler[int]):
     Notes
     -----
     Each iteration is the next epoch, unless `set_epoch` has been called before it.
+
+    Where `torch.distributed` is initialised and samples are shuffled in windows, the ranks agree on the
+    window while the sampler is made: every rank has to make it, as for any collective operation.
 
     Examples
     --------
@@ -117,18 +122,18 @@ class ChunkSampler(DistributedSampler[int]):
             raise ValueError(f"window and lanes belong to shuffle='window', and shuffle is {shuffle!r}")
         self.ranks: Ranks = find_ranks(rank, world_size)
         self.dataset = self._chunk_dataset = dataset
-        self.batch_size = _integer("batch_size", batch_size, 1)
+        self.batch_size = checked_integer("batch_size", batch_size, 1)
         self.num_replicas = self.ranks.world_size
         self.rank = self.ranks.rank
         self.mode: Mode = mode
         self.shuffle = self.mode != "sequential"
-        self.seed = _integer("seed", seed, 0)
+        self.seed = checked_integer("seed", seed, 0)
         by_default = self.ranks.nodes if mode == "window" else 1
-        self.lanes = by_default if lanes is None else _integer("lanes", lanes, 1)
+        self.lanes = by_default if lanes is None else checked_integer("lanes", lanes, 1)
         usual: Remainder = "keep" if self.num_replicas == 1 else "pad"
         self.remainder: Remainder = usual if remainder is None else remainder
         self.drop_last = self.remainder == "drop"
-        self.window = _fit_window(self, window) if self.mode == "window" else None
+        self.window = None if self.mode != "window" else self._fit(window)
         self.epoch = 0
         self.lag: int | None = None
         self._fresh = True
@@ -140,19 +145,30 @@ class ChunkSampler(DistributedSampler[int]):
         dataset.follows_chunks = True
         self._warn_of(order)
 
+    def _fit(self, window: int | str) -> int:
+        dataset = self._chunk_dataset
+        return fit_window(
+            window,
+            dataset.geometry,
+            lanes=self.lanes,
+            capacity=dataset.chunks_held,
+            memory=dataset.memory,
+            ranks=self.ranks,
+        )
+
     def _warn_of(self, order: EpochOrder) -> None:
         dataset = self._chunk_dataset
         if self.steps == 0:
             warnings.warn(
                 f"{len(dataset)} samples do not fill one batch of {order.global_batch} over all ranks, and "
                 "remainder='drop' (or drop_last=True) leaves none: take a smaller batch_size or 'keep'",
-                stacklevel=_levels_to_caller(),
+                stacklevel=levels_to_caller(),
             )
         if self.mode == "full" and dataset.exceeds_memory:
             warnings.warn(
                 "shuffle='full' reads samples one by one, at random, from more than the dataset's memory "
                 f"budget of {format_size(dataset.memory)} holds: shuffle='window' reads whole chunks ahead",
-                stacklevel=_levels_to_caller(),
+                stacklevel=levels_to_caller(),
             )
 
     def order(self, epoch: int) -> EpochOrder:
@@ -183,7 +199,7 @@ class ChunkSampler(DistributedSampler[int]):
         ValueError
             If it is no integer in [0, 2**64).
         """
-        epoch = _integer("epoch", epoch, 0)
+        epoch = checked_integer("epoch", epoch, 0)
         self.order(epoch)  # refuses one that is too large
         self.epoch = epoch
         self._fresh = True
@@ -195,7 +211,7 @@ class ChunkSampler(DistributedSampler[int]):
             self.epoch += 1
         self._fresh = False
         order = self.order(self.epoch)
-        residency = self._chunk_dataset.residency
+        residency, pid = self._chunk_dataset.residency, os.getpid()
         ahead = self._ahead()
         # How far training lags behind the sampler depends on a DataLoader that it cannot see.
         lag = ahead // 4 if self.lag is None else self.lag
@@ -207,7 +223,8 @@ class ChunkSampler(DistributedSampler[int]):
                     residency.advance(step - lag, step + ahead)
                 yield batch
         finally:
-            if residency.follows(plan):
+            # A forked child may be the one that clears this iterator away; the residency is not its own.
+            if os.getpid() == pid and residency.follows(plan):
                 residency.follow(())
 
     def _ahead(self) -> int:
@@ -218,60 +235,6 @@ class ChunkSampler(DistributedSampler[int]):
         nbytes = per_step * self._chunk_dataset.chunk_nbytes // layout.chunk_length
         half = self._chunk_dataset.memory // 2 // max(1, nbytes)
         return max(1, min(window // per_step, half))
-
-
-def _integer(name: str, value: object, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} is an integer from {least} up, not {value!r}")
-    return int(value)
-
-
-def _fit_window(sampler: ChunkSampler, asked: int | str) -> int:
-    """Return the window, cut to what the dataset's budget holds on every rank."""
-    dataset, lanes = sampler._chunk_dataset, sampler.lanes  # noqa: SLF001 - dataset is torch's name, of a wider type
-    length = dataset.store.layout.chunk_length
-    if asked == "auto":
-        window = auto_window(len(dataset), length, lanes)
-    elif isinstance(asked, str):
-        raise ValueError(f"window is a number of samples or 'auto', not {asked!r}")
-    else:
-        window = _integer("window", asked, 1)
-    capacity = dataset.residency.capacity
-    # Two windows in a row touch one chunk more than their length says, since windows cut chunks; and one
-    # more again where they begin inside of chunks and the short last chunk lies between.
-    touched = -(-2 * window // length) + 1
-    if len(dataset) % length and (window % length or lanes > 1):
-        touched += 1
-    fits = dataset.residency.holds_all or touched <= capacity
-    whole = max(1, min((capacity - 1) // 2, window // length)) * length
-    room = max(whole // lanes * lanes, lanes)
-    own = wanted = window if fits else min(window, room)
-    if sampler.ranks.can_agree or own == window:
-        wanted = sampler.ranks.least(own)
-    elif sampler.num_replicas > 1:
-        raise ValueError(
-            f"two windows of {window} samples do not fit in the dataset's memory budget of "
-            f"{format_size(dataset.memory)}, and with rank and world_size given by hand the ranks cannot "
-            f"agree on a smaller one: pass window={wanted} on every rank, or give more memory"
-        )
-    if wanted < window and sampler.rank == 0:
-        budget = f"the dataset's memory budget of {format_size(dataset.memory)}"
-        warnings.warn(
-            f"two windows of {window} samples do not fit in "
-            f"{budget if wanted == own else 'the memory budget of another rank'}: samples are shuffled in "
-            f"windows of {wanted}. Pass window={wanted} to have this order anywhere, or give "
-            "ChunkDataset(memory=...) more",
-            stacklevel=_levels_to_caller(),
-        )
-    return wanted
-
-
-def _levels_to_caller() -> int:
-    """Count the frames up to the first one outside the package: where a warning should point."""
-    level, frame = 1, sys._getframe(1)  # noqa: SLF001 - the documented way, public but for its underscore
-    while frame.f_back is not None and frame.f_globals["__name__"].startswith(__package__ + "."):
-        level, frame = level + 1, frame.f_back
-    return level
 
 
 class ChunkBatchSampler(BatchSampler):
@@ -296,8 +259,30 @@ class ChunkBatchSampler(BatchSampler):
     [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
-    def __init__(self, dataset: ChunkDataset, batch_size: int, **arguments: Any) -> None:
-        sampler = ChunkSampler(dataset, batch_size, **arguments)
+    def __init__(
+        self,
+        dataset: ChunkDataset,
+        batch_size: int,
+        *,
+        shuffle: bool | str | None = True,
+        window: int | str = "auto",
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        lanes: int | None = None,
+        remainder: Remainder | None = None,
+    ) -> None:
+        sampler = ChunkSampler(
+            dataset,
+            batch_size,
+            shuffle=shuffle,
+            window=window,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            lanes=lanes,
+            remainder=remainder,
+        )
         super().__init__(sampler, batch_size, drop_last=sampler.drop_last)
         self.sampler: ChunkSampler = sampler
 

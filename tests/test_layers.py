@@ -27,6 +27,7 @@ LAYERS = [
     ["writer", "readers"],
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
+    ["windows"],
     ["dataset"],
     ["samplers"],
     ["loader"],
@@ -45,7 +46,7 @@ OWNERS = {
 }
 """Who may import what is neither numpy nor in the standard library."""
 
-MOST_LINES = 330
+MOST_LINES = 320
 
 PLACE = {unit: level for level, layer in enumerate(LAYERS) for unit in layer}
 

@@ -517,3 +517,31 @@ def lose_connection(each: dict[str, torch.Tensor]) -> None:
 def test_a_transform_given_to_the_loader_is_sent_to_the_dataset(path: str) -> None:
     with pytest.raises(TypeError, match=r"ChunkDataset\(path, transform=...\)"):
         ChunkDataLoader(path, 4, transform=str)
+
+
+def test_our_batch_sampler_given_to_our_loader_is_served_by_threads(path: str) -> None:
+    ds = ChunkDataset(path)
+    loader = ChunkDataLoader(ds, batch_sampler=ChunkBatchSampler(ds, 4, seed=3))
+    assert loader._chunks is loader.batch_sampler
+    assert numbers(loader) == numbers(ChunkDataLoader(ds, 4, shuffle=True, seed=3))
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
+def test_a_window_fits_in_the_share_of_every_worker_that_decodes(tmp_path: Path) -> None:
+    path = write_store(tmp_path / "store", 203, codec="zstd")
+    ds = ChunkDataset(path)
+    held = ChunkDataset(path, memory=24 * ds.chunk_nbytes)
+    window = 8 * ds.store.layout.chunk_length
+    assert ChunkDataLoader(held, 4, shuffle=True, window=window).sampler.window == window
+    with pytest.warns(UserWarning, match="do not fit"):
+        loader = ChunkDataLoader(held, 4, shuffle=True, window=window, num_workers=4)
+    assert held.chunks_held == 6
+    assert loader.sampler.window == 2 * ds.store.layout.chunk_length
+    assert sorted(flat(numbers(loader))) == list(range(203))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an accelerator to pin memory for")
+def test_batches_are_pinned_where_there_is_an_accelerator(path: str) -> None:
+    assert all(
+        tensor.is_pinned() for tensor in next(iter(ChunkDataLoader(path, 4, pin_memory=True))).values()
+    )

@@ -99,7 +99,7 @@ def test_steps_outside_the_epoch_are_refused():
 @pytest.mark.parametrize(
     ("samples", "global_batch", "world_size", "advice"),
     [
-        (21, 4, 2, "use a batch size of 3 per rank, or remainder='pad' or 'drop', or allow_empty=True"),
+        (21, 4, 2, "use a batch size of 3 per rank, or remainder='pad' or 'drop'"),
         (33, 16, 4, "use a batch size of 3 or 5 per rank"),
         (3, 8, 4, "fewer than the 4 ranks: use remainder='pad'"),
     ],

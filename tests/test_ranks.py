@@ -19,7 +19,7 @@ def test_a_process_alone_is_rank_0_of_1() -> None:
 
 @pytest.mark.parametrize(("rank", "world_size"), [(0, 1), (0, 2), (6, 7)])
 def test_ranks_given_by_hand_are_taken_and_cannot_agree(rank: int, world_size: int) -> None:
-    assert find_ranks(rank, world_size) == Ranks(rank, world_size, nodes=1, can_agree=False)
+    assert find_ranks(rank, world_size) == Ranks(rank, world_size, nodes=1, can_agree=False, by_hand=True)
     assert find_ranks(rank, world_size).least(5) == 5
 
 
@@ -50,7 +50,7 @@ def test_a_process_group_of_one_tells_rank_and_nodes(tmp_path: Path, monkeypatch
         assert find_ranks(None, None).nodes == 3
         monkeypatch.setenv("GROUP_WORLD_SIZE", "many")
         assert find_ranks(None, None).nodes == 1
-        assert find_ranks(1, 4) == Ranks(1, 4, nodes=1, can_agree=False)
+        assert find_ranks(1, 4) == Ranks(1, 4, nodes=1, can_agree=False, by_hand=True)
     finally:
         dist.destroy_process_group()
     assert find_ranks(None, None) == Ranks(0, 1, nodes=1, can_agree=False)

@@ -608,3 +608,20 @@ def test_a_view_brings_nothing_in_that_is_known_to_be_in_memory() -> None:
     for chunk, start in ((2, 0), (2, 4), (5, 4), (6, 0)):
         residency.view(chunk, start, start + 4)
     assert reader.known == [False, True, False, True, False]
+
+
+def test_a_thread_that_fails_unexpectedly_is_counted_out() -> None:
+    reader, residency = numbered(10, 3)
+    residency.follow([Use(0, 0, 4, 0, 0), Use(1, 0, 4, 1, 1)], rows_only=True)
+
+    def broken(chunk: int, start: int = 0, stop: int | None = None) -> None:
+        raise OSError(22, "no advice here")
+
+    reader.warm = broken
+    hook, threading.excepthook = threading.excepthook, lambda _: None
+    try:
+        residency.advance(0, 9)
+        settle(residency)
+    finally:
+        threading.excepthook = hook
+    assert residency._running == 0

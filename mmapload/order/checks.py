@@ -85,7 +85,7 @@ def check_last_batch(samples: int, global_batch: int, world_size: int) -> None:
     advice = f"use a batch size of {_choice(near)} per rank, or " if near else "use "
     raise ValueError(
         f"the last global batch has {last} of {samples} samples, fewer than the {world_size} ranks: "
-        f"{advice}remainder='pad' or 'drop', or allow_empty=True"
+        f"{advice}remainder='pad' or 'drop'"
     )
 
 

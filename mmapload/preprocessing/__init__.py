@@ -104,7 +104,8 @@ def preprocess(
     source : path, list of paths, sequence or iterable
         Folders (with all that is below them), `.npz` files and globs, each file one sample; or samples
         from Python, `{name: array}` each: anything with a length and an index, a torch dataset for
-        instance, or any iterable. An iterable is read once: it can be neither resumed nor shuffled.
+        instance, or any iterable. An iterable is read once: it can be neither resumed nor shuffled. Of
+        a sequence, every 16th sample is compared with what is written when a run is resumed.
         None if `list_file` names all files.
     out : path
         The store's folder.

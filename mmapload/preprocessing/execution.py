@@ -108,13 +108,14 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
             layout, skipped, resumed = run(plan, work, progress)
         finally:
             progress.close()
+        found = open_store(work.store).layout
+        if found != layout:
+            raise MmaploadError(f"{work.store} reads otherwise than it was written: {found}, not {layout}")
         _write_skipped(skipped_path(plan.out), skipped)
         work.publish()
         if not skipped:
             _remove_if_there(skipped_path(plan.out))
     store = open_store(plan.out)
-    if store.layout != layout:
-        raise AssertionError(f"{plan.out} reads otherwise than it was written: {store.layout}, {layout}")
     return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started)
 
 

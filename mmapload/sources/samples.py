@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["IterableSource", "SequenceSource", "SupportsSamples"]
 
 _SPOT: Final = 16
-"""Of a sequence, every so manieth sample is compared when an interrupted run goes on."""
+"""Of a sequence, every sixteenth sample is compared when an interrupted run goes on."""
 
 
 class SupportsSamples(Protocol):
