@@ -130,6 +130,22 @@ def machine() -> dict[str, Any]:
     }
 
 
+def chart(rates: dict[str, list[float]], target: Path) -> None:
+    """Draw the medians as bars, with least and most; needs the `bench` extra."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 0.4 * len(rates) + 1.2), layout="constrained")
+    axes = figure.subplots()
+    names = list(reversed(rates))
+    medians = [statistics.median(rates[name]) for name in names]
+    below = [median - min(rates[name]) for name, median in zip(names, medians, strict=True)]
+    above = [max(rates[name]) - median for name, median in zip(names, medians, strict=True)]
+    colours = ["tab:gray" if name.startswith(".npz") else "tab:blue" for name in names]
+    axes.barh(names, medians, xerr=(below, above), color=colours, capsize=3)
+    axes.set_xlabel("samples a second: median, least and most")
+    figure.savefig(target, dpi=120)
+
+
 def main() -> None:
     """Make what is missing, compare, print."""
     parser = argparse.ArgumentParser(
@@ -143,6 +159,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=448)
     parser.add_argument("--batch-size", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--chart", type=Path, help="draw the medians there, as .png or .svg")
     parser.add_argument("--json", type=Path, help="write all figures there")
     arguments = parser.parse_args()
     shape = f"{arguments.samples}x{arguments.height}x{arguments.width}"
@@ -161,6 +178,8 @@ def main() -> None:
     print(f"page cache warm, medians of {arguments.rounds} interleaved rounds")
     print(", ".join(f"{name} {value}" for name, value in machine().items()))
     print(f"\n{table(rates)}")
+    if arguments.chart:
+        chart(rates, arguments.chart)
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine(), "samples_per_second": rates}, indent=2))
 
