@@ -195,9 +195,11 @@ persistent_workers, pin_memory_device, in_order
         try:
             yield from super().__iter__()
         except (RuntimeError, ConnectionError, EOFError) as error:
-            # torch has no class of its own for this. An error that a worker caught begins with "Caught".
-            ended = "DataLoader worker (pid" in str(error) or not isinstance(error, RuntimeError)
-            if isinstance(error, MmaploadError) or str(error).startswith("Caught") or not ended:
+            # torch tells of a dead worker only by the text of a RuntimeError, or fails to fetch what that had
+            # ready. An error that a worker caught and sent over is another thing, and begins with "Caught".
+            sent_over = isinstance(error, MmaploadError) or str(error).startswith("Caught")
+            unrelated = isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error)
+            if sent_over or unrelated:
                 raise
             raise WorkerError(
                 f"a worker process ended without its batch ({error}). If it was killed for want of memory, "
