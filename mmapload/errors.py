@@ -39,8 +39,32 @@ def shown(value: object) -> str:
     return _SHORT.repr(value)
 
 
+def printable(text: str, keep: str = "") -> str:
+    r"""Escape what would garble or command a terminal: control characters, line ends, changes of direction.
+
+    Parameters
+    ----------
+    text : str
+        A path or a name, from a stranger perhaps; bytes that are no UTF-8 stand in it as surrogates.
+    keep : str
+        Characters that stay as they are.
+
+    Examples
+    --------
+    >>> printable("größe\\x1b[2J\\n.npz")
+    'größe\\\\x1b[2J\\\\n.npz'
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in keep else ascii(each)[1:-1] for each in text)
+
+
 class MmaploadError(Exception):
     """Base of every error that mmapload raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message, safe to print whatever names are in it."""
+        return printable(super().__str__(), keep="\n")
 
 
 class StoreNotFoundError(MmaploadError, FileNotFoundError):
@@ -61,8 +85,8 @@ class LayoutError(MmaploadError, ValueError):
     def __init__(self, path: str, problems: Iterable[str]) -> None:
         self.path = path
         self.problems = tuple(problems)
-        listed = "".join(f"\n  - {problem}" for problem in self.problems)
-        super().__init__(f"{path} is not a store that mmapload can read:{listed}")
+        listed = "".join(f"\n  - {printable(problem)}" for problem in self.problems)
+        super().__init__(f"{printable(path)} is not a store that mmapload can read:{listed}")
 
     def __reduce__(self) -> tuple[type[LayoutError], tuple[str, tuple[str, ...]]]:
         return type(self), (self.path, self.problems)
@@ -102,7 +126,7 @@ class ChunkError(MmaploadError, OSError):
         self.advice = advice or "restore the file from a copy, or preprocess again"
         where = f"chunk {chunk} of field {field!r}"
         super().__init__(
-            carried_over or f"{where}: expected {expected}, found {found} in {path}; {self.advice}"
+            carried_over or printable(f"{where}: expected {expected}, found {found} in {path}; {self.advice}")
         )
 
     def __reduce__(self) -> tuple[type[ChunkError], tuple[str | int, ...]]:
@@ -128,8 +152,8 @@ class SourceError(MmaploadError, ValueError):
         self.file = file
         self.member = member
         self.cause = cause
-        where = file if member is None else f"{file}, member {member!r}"
-        super().__init__(f"{where}: {cause}")
+        where = file if member is None else f"{file}, member {shown(member)}"
+        super().__init__(printable(f"{where}: {cause}"))
 
     def __reduce__(self) -> tuple[type[SourceError], tuple[str, str | None, str]]:
         return type(self), (self.file, self.member, self.cause)

@@ -68,3 +68,43 @@ def test_a_chunk_error_made_from_a_message_alone_keeps_its_class_and_the_message
     assert isinstance(error, errors.ChunkError)
     assert str(error) == "Caught ChunkError in DataLoader worker process 0."
     assert (error.field, error.chunk, error.path) == ("", -1, "")
+
+
+NASTY = "a\x1b[2J\nb\r\x07\x7f\x85\x9b31m\u202e\u2028\udcff"
+ESCAPED = r"a\x1b[2J\nb\r\x07\x7f\x85\x9b31m\u202e\u2028\udcff"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.SourceError(NASTY, NASTY, f"the same as {NASTY}"),
+        errors.ChunkError(NASTY, 3, NASTY, NASTY, NASTY),
+        errors.LayoutError(NASTY, [NASTY, "second"]),
+        errors.StoreNotFoundError(f"no store at {NASTY}"),
+        errors.StateMismatchError(NASTY, NASTY, NASTY),
+        errors.WorkerError(NASTY),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_no_name_in_a_message_commands_the_terminal(error):
+    lines = str(error).split("\n")
+    assert all(line.isprintable() for line in lines)
+    assert r"\x1b[2J" in str(error)
+    if type(error) in {errors.SourceError, errors.ChunkError}:
+        assert len(lines) == 1
+        assert ESCAPED in str(error)
+    if type(error) is errors.LayoutError:
+        assert len(lines) == 3
+    assert vars(pickle.loads(pickle.dumps(error))) == vars(error)
+
+
+def test_names_that_can_be_printed_stay_as_they_are():
+    for name in ("größe 1.npz", "数据", "données\u0301", "שלום", "😀"):
+        assert errors.printable(name) == name
+    assert errors.printable(NASTY) == ESCAPED
+
+
+def test_a_long_member_name_is_shortened_in_the_message_alone():
+    error = errors.SourceError("a.npz", "x" * 60_000, "bad CRC")
+    assert len(str(error)) < 200
+    assert len(error.member) == 60_000
