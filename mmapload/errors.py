@@ -51,8 +51,8 @@ def printable(text: str, keep: str = "") -> str:
 
     Examples
     --------
-    >>> printable("größe\\x1b[2J\\n.npz")
-    'größe\\\\x1b[2J\\\\n.npz'
+    >>> printable("größe\x1b[2J\n.npz")
+    'größe\\x1b[2J\\n.npz'
     """
     if text.isprintable():
         return text
