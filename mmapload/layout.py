@@ -7,6 +7,8 @@ reads these values from its documents and `writer` writes them.
 from __future__ import annotations
 
 import math
+import re
+import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,6 +52,9 @@ CORE_DTYPES: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype(name) for name in ("bool", *_REAL, "complex64", "complex128")
 }
 """The data types of the Zarr v3 core specification, by their names there (and in numpy)."""
+
+# ASCII and C1 controls, marks and changes of direction, line ends, and surrogates that are no text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,10 +213,17 @@ def check_field_names(names: Iterable[str]) -> list[str]:
             better = name + "_2"
         seen.setdefault(name.casefold(), name)
         if reason is not None:
-            problems.append(
-                f"the field name {name!r} {reason}: rename it, for instance --fields {name}={better}"
-            )
+            problems.append(f"the field name {name!r} {reason}: {_renaming(name, better)}")
     return problems
+
+
+def _renaming(name: str, better: str) -> str:
+    """Write what to type, or what to call where the command line cannot name the field."""
+    if not name:
+        return "rename it where it is written, or leave it out by naming the others: --fields a,b"
+    if name.isprintable() and not {",", "="} & set(name) and name == name.strip():
+        return f"rename it, for instance --fields {shlex.quote(f'{name}={better}')}"
+    return f"rename it, for instance in Python by preprocess(..., fields={{{name!r}: {better!r}}})"
 
 
 def _name_fault(name: str) -> tuple[str | None, str]:
@@ -220,7 +232,7 @@ def _name_fault(name: str) -> tuple[str | None, str]:
         return "is empty", plain
     if "/" in name or "\\" in name:
         return f"contains {'/' if '/' in name else chr(92)!r}", plain
-    if any(ord(c) < 32 or 0xD800 <= ord(c) < 0xE000 for c in name):
+    if _CONTROL.search(name):
         return "contains a control character", plain
     if name == "zarr.json":
         return "is that of a file of the store", "zarr"
