@@ -12,7 +12,7 @@ from mmapload.sizes import parse_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["AUTO_SHARE", "available_memory", "resolve_budget"]
+__all__ = ["AUTO_SHARE", "available_memory", "cgroup_folders", "resolve_budget"]
 
 AUTO_SHARE: Final = 0.6
 """Share of the available memory that `memory="auto"` takes; batches and the training itself need the rest."""
@@ -63,7 +63,7 @@ def available_memory(root: str = "/") -> int:
         Where `proc` and `sys` are found.
     """
     found = [_mem_available(root)]
-    found += [_cgroup_available(folder) for folder in _cgroup_folders(root)]
+    found += [_cgroup_available(folder) for folder in cgroup_folders(root)]
     known = [number for number in found if number is not None]
     return max(0, min(known)) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
@@ -73,7 +73,7 @@ def _mem_available(root: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def _cgroup_folders(root: str) -> Iterator[Path]:
+def cgroup_folders(root: str = "/") -> Iterator[Path]:
     """Yield the folder of this process's memory cgroup and of every ancestor that can be seen."""
     paths: dict[str, str] = {}
     for controllers, path in re.findall(

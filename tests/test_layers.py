@@ -25,7 +25,7 @@ LAYERS = [
     ["metadata", "chunkfile", "order", "sources", "mappings"],
     ["buffers", "opening"],
     ["store"],
-    ["writer", "readers"],
+    ["measures", "writer", "readers"],
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
     ["windows"],
