@@ -420,6 +420,44 @@ def test_names_that_would_garble_a_terminal_are_shown_escaped(tmp_path, out, cap
     assert r"größe\n\x1b[31m.npz" in capsys.readouterr().out
 
 
+NASTY = "a\x1b[2J\n\x9b31m\x7f\u202e"
+
+
+def test_no_name_reaches_the_terminal_raw(tmp_path):
+    """Of a folder, good and bad samples, arrays, stores and strange files in a store."""
+    folder = tmp_path / NASTY
+    write_npz(folder / "src", 3)
+    (folder / "src" / "s_0.npz").rename(folder / "src" / f"{NASTY}.npz")
+    (folder / "src" / f"bad{NASTY}.npz").write_bytes(b"no zip")
+    np.savez(folder / "key.npz", **{NASTY: np.zeros(3)})
+    store = str(folder / f"out{NASTY}")
+    runs = [
+        (["preprocess", f"{folder}/src", store, "--batch-size", "1"], 1),
+        (["preprocess", f"{folder}/src", store, "--batch-size", "1", "--on-error", "skip"], 3),
+        (["preprocess", f"{folder}/src", store, "--batch-size", "1"], 1),
+        (["preprocess", f"{folder}/src", f"{store}2", "--batch-size", "1", "--dry-run", "--fields", "x"], 1),
+        (["preprocess", f"{folder}/key.npz", f"{store}3", "--batch-size", "1"], 2),
+        (["preprocess", f"{folder}/none", f"{store}4", "--batch-size", "1"], 1),
+        (["info", store, "--sample", "0"], 0),
+        (["info", store, "--sample", "9"], 2),
+        (["info", store, "--sample", "0", "--json"], 0),
+        (["info", f"{store}/none"], 1),
+        (["verify", store], 1),
+    ]
+    for number, (arguments, status) in enumerate(runs):
+        if arguments[0] == "verify":
+            Path(store, NASTY).write_bytes(b"")
+            Path(store, "image", "c.0.0.0").write_bytes(b"short")
+        done = run(*arguments, cwd=tmp_path)
+        assert done.returncode == status, (number, done.stderr)
+        for line in (done.stdout + done.stderr).split("\n"):
+            assert line.isprintable(), (number, line)
+        assert r"\x1b[2J" in done.stdout + done.stderr or "--json" in arguments, number
+    listed = Path(f"{store}.skipped.jsonl").read_text(encoding="utf-8")
+    assert all(line.isprintable() for line in listed.split("\n"))
+    assert json.loads(listed)["file"] == str(folder / "src" / f"bad{NASTY}.npz")
+
+
 def test_info_counts_missing_chunk_files(store, capsys):
     os.remove(f"{store}/image/c.1.0.0")
     assert main(["info", store]) == 0

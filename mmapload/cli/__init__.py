@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from mmapload import __version__
 from mmapload.cli import info, preprocess, verify
 from mmapload.cli.parsing import UsageError
-from mmapload.errors import MmaploadError
+from mmapload.errors import MmaploadError, printable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +123,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _complain(text: str, status: int) -> int:
-    print(f"mmapload: {text}", file=sys.stderr)
+    print(f"mmapload: {printable(text, keep=chr(10))}", file=sys.stderr)
     return status
 
 

@@ -185,7 +185,7 @@ def _number(value: Any) -> Any:
 def _sample_text(told: dict[str, Any]) -> str:
     heads = [
         ("sample", f"{told['index']:,}"),
-        ("name", "not kept" if told["name"] is None else _printable(told["name"])),
+        ("name", "not kept" if told["name"] is None else told["name"]),
         ("chunk", f"{told['chunk']:,}, row {told['row']:,}"),
     ]
     rows = [("field", "dtype", "shape", "min", "max", "NaN")]
@@ -193,11 +193,6 @@ def _sample_text(told: dict[str, Any]) -> str:
         numbers = (_short(field["min"]), _short(field["max"]), f"{field['nan']:,}")
         rows.append((field["name"], field["dtype"], str(tuple(field["shape"])), *numbers))
     return table(heads, left=2) + "\n\n" + table(rows, left=3)
-
-
-def _printable(name: str) -> str:
-    """Escape what would garble a terminal, and bytes that are no UTF-8."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in name)
 
 
 def _short(value: float | str | None) -> str:

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from mmapload.cli.parsing import UsageError, counting_number, size, whole_number
-from mmapload.errors import MmaploadError
+from mmapload.errors import MmaploadError, printable
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -97,13 +97,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         check_unfinished(plan)
         if not arguments.quiet:
-            print(plan.describe())
+            print(printable(plan.describe(), keep="\n"))
         return 0 if plan.fits else 1
     if not arguments.quiet:
-        print(plan.describe(), file=sys.stderr, flush=True)
+        print(printable(plan.describe(), keep="\n"), file=sys.stderr, flush=True)
     result = execute(plan, progress_to(quiet=arguments.quiet))
     if not arguments.quiet:
-        print(_summary(plan, result))
+        print(printable(_summary(plan, result), keep="\n"))
     return 3 if result.skipped else 0
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from mmapload.errors import printable
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -13,6 +15,8 @@ __all__ = ["table"]
 def table(rows: Sequence[Sequence[str]], left: int) -> str:
     """Align rows in columns, the first `left` of them at their left edge and the others at their right.
 
+    What is in a cell cannot break or overwrite a line: see `printable`.
+
     Examples
     --------
     >>> print(table([("field", "size"), ("image", "9 B"), ("flow", "120 B")], left=1))
@@ -20,9 +24,10 @@ def table(rows: Sequence[Sequence[str]], left: int) -> str:
     image    9 B
     flow   120 B
     """
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    shown = [[printable(cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(*shown, strict=True)]
     lines = []
-    for row in rows:
+    for row in shown:
         cells = [
             cell.ljust(width) if at < left else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))

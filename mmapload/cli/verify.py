@@ -6,6 +6,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
+from mmapload.errors import printable
+
 if TYPE_CHECKING:
     import argparse
 
@@ -53,11 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
             bar.update()
     foreign = foreign_files(store)
     for path in foreign[:_MOST_NOTES]:
-        print(f"note: {path} is no part of the store")
+        print(f"note: {printable(path)} is no part of the store")
     if len(foreign) > _MOST_NOTES:
         print(f"note: nor are {len(foreign) - _MOST_NOTES:,} more")
     if faults:
-        print(f"{store.path}: {faults:,} of {files:,} files are not as they were written")
+        print(f"{printable(store.path)}: {faults:,} of {files:,} files are not as they were written")
         return 1
-    print(f"{store.path}: {files:,} files are whole")
+    print(f"{printable(store.path)}: {files:,} files are whole")
     return 0
