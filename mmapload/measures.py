@@ -148,18 +148,25 @@ def _by_mincore(fd: int, size: int) -> Iterator[int]:
 
 
 def bytes_read() -> int:
-    """Count the bytes that this process, its threads and the children it has waited for made the disk read.
+    """Count the bytes that this process and its descendants made the disk read.
 
-    `read_bytes` of `/proc/self/io` (man 5 proc_pid_io): what was asked of the block layer, or of a network
-    file system, read-ahead included; what the page cache served is not in it. Only differences mean anything.
+    `read_bytes` of `/proc/PID/io` (man 5 proc_pid_io), which has those of threads and children that ended and
+    were waited for: what was asked of the block layer, or of a network file system, read-ahead included; what
+    the page cache served is not in it. Only differences mean anything.
 
     Raises
     ------
     OSError
         Where the kernel does not count it (no `/proc/self/io`).
     """
-    text = Path("/proc/self/io").read_text(encoding="ascii")
-    return int(re.findall(r"^read_bytes: (\d+)$", text, re.MULTILINE)[0])
+    own = _read_bytes(Path("/proc/self/io").read_text(encoding="ascii"))
+    proc, pid = Path("/proc"), os.getpid()
+    return own + sum(_read_bytes(_text(proc / str(each) / "io")) for each in _descendants(proc, pid) - {pid})
+
+
+def _read_bytes(text: str) -> int:
+    found = re.search(r"^read_bytes: (\d+)$", text, re.MULTILINE)
+    return int(found[1]) if found else 0
 
 
 def memory_in_use(root: str = "/") -> Memory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -136,16 +137,21 @@ def test_bytes_read_from_the_disk_are_counted_and_those_in_the_page_cache_are_no
     assert bytes_read() - cached < MIB
 
 
-def test_bytes_that_a_child_read_are_counted_once_it_has_been_waited_for(folder):
+def test_bytes_that_a_child_read_are_counted_once_while_it_lives_and_when_it_is_gone(folder):
     path = write(folder / "child", 3 * MIB)
-    run_python("")  # the interpreter's own files are in memory now
+    script = "import pathlib, sys; pathlib.Path(sys.argv[1]).read_bytes(); print(flush=True); input()"
+    run_python("import pathlib")  # the interpreter's own files are in memory now
     try:
         before = bytes_read()
     except OSError as error:
         pytest.skip(f"the kernel does not count what is read: {error}")
     drop_pages_of([path])
-    run_python("import pathlib, sys; pathlib.Path(sys.argv[1]).read_bytes()", path)
-    assert bytes_read() - before >= 3 * MIB
+    child = [sys.executable, "-c", script, path]
+    with subprocess.Popen(child, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        alive = bytes_read()
+        process.communicate(b"\n")
+    assert 3 * MIB <= alive - before <= bytes_read() - before < 6 * MIB
 
 
 IN_USE = """
