@@ -32,7 +32,7 @@ def tar_bytes():
         (b"\x89HDF\r\n\x1a\n", "HDF5"),
         (bytes(4096), "zero bytes"),
         (npz_bytes({"x": np.arange(9)})[:200], "cut short (200 bytes)"),
-        (b"id,label\n1,2\n", "starts with b'id,label"),
+        (b"id,label\n1,2\n", "text that starts with 'id,label"),
     ],
 )
 def test_a_file_that_is_no_zip_is_named_for_what_it_is(data, said):

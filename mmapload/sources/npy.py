@@ -5,7 +5,7 @@ Written from the format's description in `numpy.lib.format` (versions 1.0, 2.0 a
 
 from __future__ import annotations
 
-import ast
+import math
 import re
 import sys
 from dataclasses import dataclass
@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from mmapload.errors import SourceError
+from mmapload.errors import SourceError, shown
 from mmapload.sources import ArraySpec
+from mmapload.sources.literal import parse_literal
+from mmapload.sources.signatures import kind_of
 
 __all__ = ["MAGIC", "MAX_HEADER", "Header", "header_length", "parse_header"]
 
@@ -31,7 +33,8 @@ _DTYPES = frozenset(
     + [("f", 2), ("f", 4), ("f", 8), ("c", 8), ("c", 16)]
 )
 _MAX_DIMENSIONS = 32  # what every numpy supported here allows
-_PYTHON2_LONG = re.compile(r"(?<=[0-9])L(?=\s*[,)])")
+# A number before a dtype, as in "3f4", or several with commas make a structured one.
+_STRUCTURED = re.compile("[0-9(]|.*,")
 
 
 class _HeaderError(Exception):
@@ -76,7 +79,7 @@ def header_length(first: bytes, file: str, member: str | None) -> int:
         raise SourceError(
             file,
             member,
-            f"not a .npy array: starts with {first[:8]!r}; leave it out by naming the others: --fields a,b",
+            f"not a .npy array but {kind_of(first)[0]}; leave it out by naming the others: --fields a,b",
         )
     version = first[6:8]
     if version == b"\x01\x00":
@@ -135,20 +138,21 @@ def parse_header(header: bytes, file: str, member: str | None) -> Header:
 def _parse(header: bytes) -> Header:
     version = header[6]
     text = header[10 if version == 1 else 12 :].decode("utf-8" if version == 3 else "latin-1", "replace")
-    fields = _evaluate(text, python2=version < 3)
+    try:
+        fields = parse_literal(text, longs=version < 3)
+    except ValueError:
+        fields = None
     if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
         raise _HeaderError(f"its .npy header is damaged: {text[:80]!r}")
-    shape, fortran = fields["shape"], fields["fortran_order"]
-    if not isinstance(shape, tuple) or not all(type(length) is int and length >= 0 for length in shape):
-        raise _HeaderError(f"its .npy header has the shape {shape!r}, which is not a tuple of lengths")
+    shape, fortran = _lengths(fields["shape"]), fields["fortran_order"]
     if type(fortran) is not bool:
-        raise _HeaderError(f"its .npy header has fortran_order {fortran!r}, which is not True or False")
+        raise _HeaderError(f"its .npy header has fortran_order {shown(fortran)}, which is not True or False")
     dtype = _plain_dtype(fields["descr"], shape)
-    count = dtype.itemsize
-    for length in shape:
-        count *= length or 1
-    if len(shape) > _MAX_DIMENSIONS or count > sys.maxsize:
-        raise _HeaderError(f"its .npy header has the shape {shape}, more than an array can have")
+    if (
+        len(shape) > _MAX_DIMENSIONS
+        or math.prod(length or 1 for length in shape) > sys.maxsize // dtype.itemsize
+    ):
+        raise _HeaderError(f"its .npy header has the shape {shown(shape)}, more than an array can have")
     return Header(
         ArraySpec(dtype.newbyteorder("="), shape),
         fortran=fortran and sum(length != 1 for length in shape) > 1,
@@ -156,27 +160,25 @@ def _parse(header: bytes) -> Header:
     )
 
 
-def _evaluate(text: str, *, python2: bool) -> object:
-    """Evaluate the header's literal; Python 2 wrote long integers as `3L`."""
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        if python2 and (plain := _PYTHON2_LONG.sub("", text)) != text:
-            return _evaluate(plain, python2=False)
-        return None
+def _lengths(shape: object) -> tuple[int, ...]:
+    found = shape if isinstance(shape, tuple) else (None,)
+    lengths = tuple(length for length in found if type(length) is int and length >= 0)
+    if len(lengths) < len(found):
+        raise _HeaderError(f"its .npy header has the shape {shown(shape)}, which is not a tuple of lengths")
+    return lengths
 
 
 def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
     """Make the dtype, or say by name why it is none that can be stored and what to do."""
-    if isinstance(descr, list):
+    if isinstance(descr, list) or (isinstance(descr, str) and _STRUCTURED.match(descr)):
         raise _HeaderError(_refusal("a structured dtype", "save each of its fields as an array of its own"))
     if not isinstance(descr, str):
-        raise _HeaderError(f"its .npy header has the dtype {descr!r}, which is unknown")
+        raise _HeaderError(f"its .npy header has the dtype {shown(descr)}, which is unknown")
     try:
         dtype = np.dtype(descr)
     except Exception:  # noqa: BLE001 - numpy parses it, and raises TypeError, ValueError, SyntaxError and more
-        raise _HeaderError(f"its .npy header has the dtype {descr!r}, which is unknown") from None
-    if dtype.names is None and dtype.subdtype is None and (dtype.kind, dtype.itemsize) in _DTYPES:
+        raise _HeaderError(f"its .npy header has the dtype {shown(descr)}, which is unknown") from None
+    if (dtype.kind, dtype.itemsize) in _DTYPES:
         return dtype
     raise _HeaderError(_refusal(*_reason(dtype, shape)))
 
@@ -186,15 +188,13 @@ def _refusal(what: str, advice: str) -> str:
 
 
 def _reason(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, str]:
+    if dtype.kind in "UST":
+        return f"text (dtype {dtype.str})", "save it as whole numbers, such as class numbers or uint8 codes"
     if dtype.hasobject:
         advice = "save plain arrays of numbers, one under each key"
         if shape == ():
             advice += ": a dict with np.savez(path, **dict)"
-        return f"Python objects (dtype object, shape {shape})", advice
-    if dtype.names is not None or dtype.subdtype is not None:
-        return "a structured dtype", "save each of its fields as an array of its own"
-    if dtype.kind in "US":
-        return f"text (dtype {dtype.str})", "save it as whole numbers, such as class numbers or uint8 codes"
+        return f"Python objects (dtype object, shape {shown(shape)})", advice
     if dtype.kind in "Mm":
         return f"times (dtype {dtype.name})", "save array.view('int64')"
     if dtype.kind in "fc":
