@@ -118,9 +118,11 @@ def read_directory(fd: int, size: int, path: str) -> tuple[Member, ...]:
     file, position = _find_end(_File(fd, size, path, b""))
     count, length, start, end = _extent(file, position)
     if start + length != end:
+        away = end - start - length
+        what = f"{away} bytes were put in front of it, or into it" if away > 0 else f"{-away} bytes were lost"
         raise file.error(
             f"its zip directory should end at byte {end} and by its own figures ends at {start + length}: "
-            "bytes were lost or put in front; fetch or write the file again"
+            f"{what}; fetch or write the file again"
         )
     return _check_places(file, _parse_entries(file, count, start, length), start)
 
@@ -138,24 +140,49 @@ def _find_end(file: _File) -> tuple[_File, int]:
             at = tail.rfind(_END_SIGNATURE, 0, at)
         if base == 0:
             break
+    if behind := _bytes_behind(tail, base):
+        raise file.error(
+            f"a zip file with {behind} more bytes behind its end: something was appended; "
+            "fetch or write the file again"
+        )
     raise file.error(identify(os.pread(file.fd, FIRST_BYTES, 0), file.size))
+
+
+def _bytes_behind(tail: bytes, base: int) -> int:
+    """Count what follows the last end record whose directory lies right before it."""
+    at = tail.rfind(_END_SIGNATURE, 0, len(tail) - _END.size + 4)
+    if at < 0:
+        return 0
+    *_, length, start, comment = _END.unpack_from(tail, at)
+    return max(0, len(tail) - at - _END.size - comment) if start + length == base + at else 0
 
 
 def _extent(file: _File, position: int) -> tuple[int, int, int, int]:
     """Give the number of entries, length and start of the directory, and where it has to end."""
     _, disk, first_disk, here, count, length, start, _ = _END.unpack(file.read(position, _END.size))
     end = position
-    full = _FULL16 in {disk, first_disk, here, count} or _FULL32 in {length, start}
     at = position - _LOCATOR64.size
-    if full and at >= 0 and (locator := file.read(at, _LOCATOR64.size)).startswith(b"PK\x06\x07"):
+    # Some writers put the zip64 records into every file, so they count even where no figure calls for them.
+    if at >= _END64.size and (locator := file.read(at, _LOCATOR64.size)).startswith(b"PK\x06\x07"):
         _, _, end, disks = _LOCATOR64.unpack(locator)
-        if end + _END64.size > at:
-            raise file.error(f"its zip64 end record should start at byte {end}, beyond byte {at}")
-        signature, _, _, _, disk, first_disk, here, count, length, start = _END64.unpack(
-            file.read(end, _END64.size)
-        )
+        if end + _END64.size != at:
+            raise file.error(
+                f"its zip64 end record should start at byte {at - _END64.size}, and by its own figures does "
+                f"at {end}: bytes were lost or put in front; fetch or write the file again"
+            )
+        figures = _END64.unpack(file.read(end, _END64.size))
+        signature, figures = figures[0], figures[4:]
         if signature != b"PK\x06\x06":
             raise file.error(f"no zip64 end record at byte {end}, where the file's end says it is")
+        for short, full, figure in zip(
+            (disk, first_disk, here, count, length, start),
+            (_FULL16,) * 4 + (_FULL32,) * 2,
+            figures,
+            strict=True,
+        ):
+            if short not in {full, figure}:
+                raise file.error(f"its two end records contradict each other: {short} and {figure}: damaged")
+        disk, first_disk, here, count, length, start = figures
         if disks > 1:
             disk = 1
     if disk or first_disk or here != count:
