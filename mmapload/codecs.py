@@ -276,9 +276,11 @@ def parse_chain(chain: object, itemsize: int) -> Codec:
     endian = _settings(chain[0]).get("endian", "little" if itemsize == 1 else None)
     if endian != "little":
         raise ValueError(f"only little-endian bytes are supported, found {shown(endian)}")
+    if set(_settings(chain[0])) - {"endian"} or _settings(chain[-1]):
+        raise ValueError(f"bytes is configured by endian only and crc32c by nothing, found {shown(chain)}")
     if len(chain) == 2:
         return RawCodec()
-    parse = _PARSERS.get(str(names[1]))
+    parse = _PARSERS.get(names[1]) if isinstance(names[1], str) else None
     if parse is None:
         raise ValueError(f"the codec {shown(names[1])} is none of this format's: zstd, blosc")
     return parse(_settings(chain[1]))

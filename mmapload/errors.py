@@ -22,6 +22,8 @@ __all__ = [
     "WorkerError",
 ]
 
+_MOST_SHOWN: Final = 400
+_MOST_LISTED: Final = 50
 _SHORT: Final = reprlib.Repr()
 _SHORT.maxlevel = 4
 _SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 12
@@ -36,7 +38,8 @@ def shown(value: object) -> str:
     >>> shown(list(range(100)))
     '[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ...]'
     """
-    return _SHORT.repr(value)
+    text = _SHORT.repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
 
 
 def printable(text: str, keep: str = "") -> str:
@@ -79,13 +82,15 @@ class LayoutError(MmaploadError, ValueError):
     path : str
         The store.
     problems : tuple of str
-        Every problem found, not only the first.
+        Every problem found, not only the first; the message lists the first 50.
     """
 
     def __init__(self, path: str, problems: Iterable[str]) -> None:
         self.path = path
         self.problems = tuple(problems)
-        listed = "".join(f"\n  - {printable(problem)}" for problem in self.problems)
+        listed = "".join(f"\n  - {printable(problem)}" for problem in self.problems[:_MOST_LISTED])
+        if len(self.problems) > _MOST_LISTED:
+            listed += f"\n  - and {len(self.problems) - _MOST_LISTED:,} more"
         super().__init__(f"{printable(path)} is not a store that mmapload can read:{listed}")
 
     def __reduce__(self) -> tuple[type[LayoutError], tuple[str, tuple[str, ...]]]:

@@ -11,10 +11,12 @@ import re
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+from unicodedata import normalize
 
 import numpy as np
 
 from mmapload.codecs import CHECKSUM_BYTES
+from mmapload.errors import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,6 +31,7 @@ __all__ = [
     "StoreLayout",
     "check_field_names",
     "chunk_length_for",
+    "name_faults",
 ]
 
 FORMAT_VERSION: Final = 1
@@ -52,6 +55,8 @@ CORE_DTYPES: Final[dict[str, np.dtype[Any]]] = {
     name: np.dtype(name) for name in ("bool", *_REAL, "complex64", "complex128")
 }
 """The data types of the Zarr v3 core specification, by their names there (and in numpy)."""
+
+_MOST_TYPED: Final = 1000
 
 # ASCII and C1 controls, marks and changes of direction, line ends, and surrogates that are no text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -204,22 +209,46 @@ def check_field_names(names: Iterable[str]) -> list[str]:
     >>> check_field_names(["image", "enc/W"])
     ["the field name 'enc/W' contains '/': rename it, for instance --fields enc/W=enc_W"]
     """
-    problems = []
+    return [
+        f"the field name {shown(name)} {reason}: {_renaming(name, better)}"
+        for name, reason, better in name_faults(names)
+    ]
+
+
+def name_faults(names: Iterable[str]) -> list[tuple[str, str, str]]:
+    """Return the names that no field can have, each with what is wrong with it and a better one.
+
+    Examples
+    --------
+    >>> name_faults(["image", "enc/W"])
+    [('enc/W', "contains '/'", 'enc_W')]
+    """
+    faults = []
     seen: dict[str, str] = {}
     for name in names:
         reason, better = _name_fault(name)
-        if reason is None and (other := seen.get(name.casefold())) is not None:
-            reason = "is there twice" if other == name else f"differs from {other!r} only by case"
-            better = name + "_2"
-        seen.setdefault(name.casefold(), name)
+        if reason is None:
+            # Some file systems take names for equal that differ so (Unicode, section 3.13, D145).
+            folded = normalize("NFD", normalize("NFD", name).casefold())
+            if (other := seen.get(folded)) is not None:
+                reason, better = _likeness(name, other), name + "_2"
+            else:
+                seen[folded] = name
         if reason is not None:
-            problems.append(f"the field name {name!r} {reason}: {_renaming(name, better)}")
-    return problems
+            faults.append((name, reason, better))
+    return faults
+
+
+def _likeness(name: str, other: str) -> str:
+    if name == other:
+        return "is there twice"
+    by_case = name.casefold() == other.casefold()
+    return f"differs from {shown(other)} only by {'case' if by_case else 'how its accents are encoded'}"
 
 
 def _renaming(name: str, better: str) -> str:
     """Write what to type, or what to call where the command line cannot name the field."""
-    if not name:
+    if not name or len(name) > _MOST_TYPED:
         return "rename it where it is written, or leave it out by naming the others: --fields a,b"
     if name.isprintable() and not {",", "="} & set(name) and name == name.strip():
         return f"rename it, for instance --fields {shlex.quote(f'{name}={better}')}"

@@ -1,53 +1,44 @@
-"""Read `zarr.json` documents, strictly: into frozen values, with every problem found.
+"""Read what `zarr.json` documents say, strictly: into frozen values, with every problem found.
 
 Foreign codecs, chunk grids, byte orders and data types are refused here, by name.
 """
 
 from __future__ import annotations
 
-import json
+import math
 from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
-from mmapload.codecs import parse_chain
+from mmapload.codecs import BLOSC_MAX_BYTES, BloscCodec, parse_chain
 from mmapload.errors import shown
-from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout, check_field_names
+from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout, name_faults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from collections.abc import Set as AbstractSet
 
-__all__ = ["MAX_DOCUMENT_BYTES", "parse_document", "parse_field", "parse_root"]
+__all__ = ["parse_field", "parse_root"]
 
-MAX_DOCUMENT_BYTES: Final = 4 * 2**20
-MAX_DEPTH: Final = 64
-"""Deepest nesting of a document; deeper ones only exhaust the stack of whoever walks them."""
 MAX_LENGTH: Final = 2**53
 """Largest number of samples or of elements along an axis: what JSON readers keep exact."""
+MAX_AXES: Final = 32
 
-
-def parse_document(text: bytes, where: str) -> tuple[dict[str, Any], list[str]]:
-    """Parse one `zarr.json` into an object; the list says what is wrong, and is empty if nothing is."""
-    if len(text) > MAX_DOCUMENT_BYTES:
-        return {}, [f"{where}: {len(text)} bytes, more than the {MAX_DOCUMENT_BYTES} that metadata may have"]
-    repeated: list[str] = []
-
-    def collect(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        keys = [key for key, _ in pairs]
-        repeated.extend(
-            sorted({key for key in keys if keys.count(key) > 1}) if len(set(keys)) < len(keys) else []
-        )
-        return dict(pairs)
-
-    try:
-        document = json.loads(text.decode("utf-8"), object_pairs_hook=collect)
-    except (ValueError, RecursionError) as error:
-        return {}, [f"{where}: not JSON ({error})"]
-    if not isinstance(document, dict):
-        return {}, [f"{where}: expected an object, found {type(document).__name__}"]
-    if _is_deeper(document, MAX_DEPTH):
-        return {}, [f"{where}: nested deeper than the {MAX_DEPTH} levels that metadata may have"]
-    return document, [f"{where}: the key {shown(key)} is there twice" for key in repeated]
+_GROUP_KEYS: Final = {"zarr_format", "node_type", "attributes", "consolidated_metadata"}
+_ARRAY_KEYS: Final = {
+    "zarr_format",
+    "node_type",
+    "shape",
+    "data_type",
+    "chunk_grid",
+    "chunk_key_encoding",
+    "fill_value",
+    "codecs",
+    "attributes",
+    "storage_transformers",
+    "dimension_names",
+}
+"""What the Zarr v3 core specification puts into documents, and zarr-python's consolidated metadata."""
 
 
 def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | None, list[str], list[str]]:
@@ -56,84 +47,88 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
     Returns
     -------
     layout : StoreLayout or None
-        Without fields and with `chunk_length` equal to `batch_size` (the arrays say more); None if the
-        document is too broken to go on.
+        Without fields and with `chunk_length` equal to `batch_size` (the arrays say more). What is wrong in
+        the document has the least value that it might have, so that the fields can be compared with the
+        rest. None if the document is of no version that could be read.
     names : list of str
-        The fields' names.
+        The fields' names, as far as they are proper ones.
     problems : list of str
         What is wrong.
     """
     problems = _expect(document, {"zarr_format": 3, "node_type": "group"}, where)
+    problems += _foreign_keys(document, _GROUP_KEYS, where)
     attributes = document.get("attributes")
     notes = attributes.get("mmapload") if isinstance(attributes, dict) else None
     if not isinstance(notes, dict):
-        return (
-            None,
-            [],
-            [*problems, f"{where}: no attribute 'mmapload': this Zarr group was not written by mmapload"],
-        )
+        kind = "Zarr group was not written by mmapload"
+        if document.get("node_type") == "array":
+            kind = "is one array; if it is a field of a store, give the folder that it is in"
+        return None, [], [*problems, f"{where}: no attribute 'mmapload': this {kind}"]
     version = notes.get("format_version")
     if not _is_length(version) or version != FORMAT_VERSION:
-        advice = (
-            "install a newer mmapload"
-            if _is_length(version) and version > FORMAT_VERSION
-            else "preprocess again"
+        newer = _is_length(version) and version > FORMAT_VERSION
+        advice = "install a newer mmapload" if newer else "preprocess again"
+        problems.append(
+            f"{where}: format_version: expected {FORMAT_VERSION}, found {shown(version)}; {advice}"
         )
-        return (
-            None,
-            [],
-            [
-                *problems,
-                f"{where}: format_version: expected {FORMAT_VERSION}, found {shown(version)}; {advice}",
-            ],
-        )
-    for key, least in (("samples", 1), ("batch_size", 1)):
-        if not _is_length(notes.get(key), least):
+        if isinstance(version, int) and not isinstance(version, bool):
+            return None, [], problems
+    lengths = {}
+    for key in ("samples", "batch_size"):
+        value = notes.get(key)
+        lengths[key] = value if _is_length(value, 1) else 1
+        if not _is_length(value, 1):
             problems.append(
-                f"{where}: {key}: expected an integer of at least {least}, found {shown(notes.get(key))}"
+                f"{where}: {key}: expected an integer from 1 to {MAX_LENGTH}, found {shown(value)}"
             )
-    for key, kind in (("fields", dict), ("names", bool), ("source", dict)):
-        if not isinstance(notes.get(key), kind):
-            problems.append(f"{where}: {key}: expected {kind.__name__}, found {shown(notes.get(key))}")
-    if problems:
-        return None, [], problems
-    names = list(notes["fields"])
-    if not names:
-        problems.append(f"{where}: fields: expected at least one, found none")
-    problems += [f"{where}: {problem.partition(': rename')[0]}" for problem in check_field_names(names)]
-    problems += [
-        f"{where}: the note {shown(note)} of field {name!r} is of a later version; install a newer mmapload"
-        for name, note in notes["fields"].items()
-        if note != {}
-    ]
+    for key, wanted in (("fields", dict), ("names", bool), ("source", dict)):
+        if not isinstance(notes.get(key), wanted):
+            problems.append(f"{where}: {key}: expected {wanted.__name__}, found {shown(notes.get(key))}")
+    names, found = _parse_fields(notes.get("fields"))
+    problems += [f"{where}: {problem}" for problem in found]
+    source = notes.get("source")
     layout = StoreLayout(
-        notes["samples"], notes["batch_size"], notes["batch_size"], (), notes["names"], notes["source"]
+        lengths["samples"],
+        lengths["batch_size"],
+        lengths["batch_size"],
+        (),
+        notes.get("names") is True,
+        source if isinstance(source, dict) else {},
     )
     return layout, names, problems
+
+
+def _parse_fields(fields: object) -> tuple[list[str], list[str]]:
+    """Return the names that a field can have, and what is wrong."""
+    if not isinstance(fields, dict):
+        return [], []
+    problems = [] if fields else ["fields: expected at least one, found none"]
+    faults = name_faults(fields)
+    problems += [f"the field name {shown(name)} {reason}" for name, reason, _ in faults]
+    problems += [
+        f"the note {shown(note)} of field {shown(name)} is of a later version; install a newer mmapload"
+        for name, note in fields.items()
+        if note != {}
+    ]
+    faulty = {name for name, _, _ in faults}
+    return [name for name in fields if name not in faulty], problems
 
 
 def parse_field(
     name: str, document: Mapping[str, Any], samples: int, batch_size: int, where: str
 ) -> tuple[FieldLayout | None, list[str]]:
     """Read an array's `zarr.json`; None where the list of problems is not empty."""
-    problems = _expect(
-        document,
-        {
-            "zarr_format": 3,
-            "node_type": "array",
-            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
-        },
-        where,
-    )
+    encoding = {"name": "default", "configuration": {"separator": "."}}
+    wanted = {"zarr_format": 3, "node_type": "array", "chunk_key_encoding": encoding}
+    problems = _expect(document, wanted, where) + _foreign_keys(document, _ARRAY_KEYS, where)
     if document.get("storage_transformers", []) != []:
         problems.append(
             f"{where}: storage_transformers: expected none, found {shown(document['storage_transformers'])}"
         )
-    dtype = CORE_DTYPES.get(str(document.get("data_type")))
+    data_type = document.get("data_type")
+    dtype = CORE_DTYPES.get(data_type) if isinstance(data_type, str) else None
     if dtype is None:
-        problems.append(
-            f"{where}: data_type: expected a core Zarr type, found {shown(document.get('data_type'))}"
-        )
+        problems.append(f"{where}: data_type: expected a core Zarr type, found {shown(data_type)}")
         dtype = np.dtype("u1")
     shape, chunk_shape, found = _parse_shapes(document, samples, batch_size)
     problems += [f"{where}: {problem}" for problem in found]
@@ -141,59 +136,68 @@ def parse_field(
         codec = parse_chain(document.get("codecs"), dtype.itemsize)
     except ValueError as error:
         problems.append(f"{where}: {error}")
+    else:
+        most = BLOSC_MAX_BYTES if isinstance(codec, BloscCodec) else MAX_LENGTH
+        nbytes = dtype.itemsize * math.prod(chunk_shape)
+        if nbytes > most:
+            problems.append(f"{where}: chunk_shape: a chunk of {nbytes} bytes, more than the {most} possible")
     if problems:
         return None, problems
-    layout = FieldLayout(name, dtype.newbyteorder("<"), shape[1:], chunk_shape[0], codec)
-    if layout.chunk_nbytes > MAX_LENGTH:
-        return None, [f"{where}: a chunk of {layout.chunk_nbytes} bytes"]
-    return layout, []
+    return FieldLayout(name, dtype.newbyteorder("<"), shape[1:], chunk_shape[0], codec), []
 
 
 def _parse_shapes(
     document: Mapping[str, Any], samples: int, batch_size: int
 ) -> tuple[tuple[int, ...], tuple[int, ...], list[str]]:
-    shape = _lengths(document.get("shape"))
-    grid = document.get("chunk_grid")
-    settings = grid.get("configuration") if isinstance(grid, dict) and grid.get("name") == "regular" else None
-    chunk_shape = _lengths(settings.get("chunk_shape") if isinstance(settings, dict) else None)
+    """Return `shape` and `chunk_shape`, each empty if it is none, and what is wrong."""
+    shape, chunk_shape = _lengths(document.get("shape")), _regular_grid(document.get("chunk_grid"))
     problems = []
     if not shape:
-        problems.append(f"shape: expected at least one length, found {shown(document.get('shape'))}")
+        found = shown(document.get("shape"))
+        problems.append(f"shape: expected 1 to {MAX_AXES} integers from 0 to {MAX_LENGTH}, found {found}")
     elif shape[0] < samples:
         problems.append(f"shape: expected at least {samples} samples, found {shape[0]}")
     if not chunk_shape:
-        problems.append(f"chunk_grid: expected a regular grid, found {shown(grid)}")
-    elif chunk_shape[1:] != tuple(max(1, length) for length in shape[1:]):
+        problems.append(
+            "chunk_grid: expected a regular grid with a chunk_shape of as many integers as shape has, "
+            f"found {shown(document.get('chunk_grid'))}"
+        )
+        return shape, chunk_shape, problems
+    if shape and chunk_shape[1:] != tuple(max(1, length) for length in shape[1:]):
         problems.append(
             f"chunk_shape: expected to cover the axes {shown(shape[1:])} whole, found {shown(chunk_shape)}"
         )
-    elif chunk_shape[0] < 1 or chunk_shape[0] % batch_size:
+    if chunk_shape[0] < 1 or chunk_shape[0] % batch_size:
         problems.append(
             f"chunk_shape: expected a multiple of batch size {batch_size}, found {chunk_shape[0]}"
         )
     return shape, chunk_shape, problems
 
 
+def _regular_grid(grid: object) -> tuple[int, ...]:
+    if not isinstance(grid, dict) or grid.get("name") != "regular":
+        return ()
+    settings = grid.get("configuration")
+    if not isinstance(settings, dict) or set(settings) != {"chunk_shape"}:
+        return ()
+    return _lengths(settings["chunk_shape"])
+
+
 def _expect(document: Mapping[str, Any], wanted: Mapping[str, Any], where: str) -> list[str]:
     return [
         f"{where}: {key}: expected {value!r}, found {shown(document.get(key))}"
         for key, value in wanted.items()
-        if document.get(key) != value
+        if type(document.get(key)) is not type(value) or document[key] != value
     ]
 
 
-def _is_deeper(document: object, levels: int) -> bool:
-    level = [document]
-    for _ in range(levels):
-        level = [
-            child
-            for node in level
-            if isinstance(node, (dict, list))
-            for child in (node.values() if isinstance(node, dict) else node)
-        ]
-        if not level:
-            return False
-    return True
+def _foreign_keys(document: Mapping[str, Any], known: AbstractSet[str], where: str) -> list[str]:
+    """Name what may change the meaning of all else: any unknown key, unless it says that it does not."""
+    return [
+        f"{where}: the key {shown(key)} is none of this format's, and is not marked by must_understand: false"
+        for key, value in document.items()
+        if key not in known and not (isinstance(value, dict) and value.get("must_understand") is False)
+    ]
 
 
 def _is_length(value: object, least: int = 0) -> TypeGuard[int]:
@@ -201,6 +205,10 @@ def _is_length(value: object, least: int = 0) -> TypeGuard[int]:
 
 
 def _lengths(value: object) -> tuple[int, ...]:
-    if not isinstance(value, list) or len(value) > 32 or not all(_is_length(length) for length in value):
+    if (
+        not isinstance(value, list)
+        or len(value) > MAX_AXES
+        or not all(_is_length(length) for length in value)
+    ):
         return ()
     return tuple(value)

@@ -1,21 +1,48 @@
-"""Read a store's metadata from its folder: the root's document, then every field's."""
+"""Read a store's metadata from its folder: the root's document, then every field's.
+
+A store holds its own files. A symbolic link in it could lead anywhere, so none is followed; nor is anything
+opened that is no file, for a pipe would block and a device might act.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Final
 
-from mmapload.errors import LayoutError, StoreNotFoundError
-from mmapload.metadata import MAX_DOCUMENT_BYTES, parse_document, parse_field, parse_root
+from mmapload.errors import LayoutError, StoreNotFoundError, shown
+from mmapload.layout import RESERVED_GROUP
+from mmapload.metadata import parse_field, parse_root
+from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
 
 if TYPE_CHECKING:
-    from mmapload.layout import StoreLayout
+    from mmapload.layout import FieldLayout, StoreLayout
 
 __all__ = ["METADATA", "read_layout"]
 
 METADATA: Final = "zarr.json"
 """The file of every group and array that says what is in it."""
+
+_NOTHING_THERE: Final = {errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP}
+_KINDS: Final = {
+    stat.S_IFREG: "a file",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+_OTHER_FORMATS: Final = {
+    ".zgroup": "a Zarr v2 group",
+    ".zarray": "a Zarr v2 array",
+    "attributes.json": "N5 data",
+}
+
+
+class _Unreadable(Exception):  # noqa: N818 - it ends in read_layout, as one of the problems
+    """There is something at a path, and it is not what a store has there."""
 
 
 def read_layout(folder: str) -> StoreLayout:
@@ -28,43 +55,93 @@ def read_layout(folder: str) -> StoreLayout:
     LayoutError
         If its metadata is not as the format wants it: all problems at once.
     """
-    root = _read_metadata(folder)
-    if root is None:
+    try:
+        text = _read(os.path.join(folder, METADATA), METADATA)
+    except _Unreadable as problem:
+        raise LayoutError(folder, [str(problem)]) from None
+    if text is None:
         raise StoreNotFoundError(_what_is_there(folder))
-    document, problems = parse_document(root, METADATA)
-    if problems and not document:
+    document, problems = parse_document(text, METADATA)
+    if not document and problems:
         raise LayoutError(folder, problems)
     layout, names, found = parse_root(document, METADATA)
     problems += found
-    if layout is None or problems:
+    if layout is None:
         raise LayoutError(folder, problems)
     fields = []
     for name in names:
-        where = f"{name}/{METADATA}"
-        text = _read_metadata(os.path.join(folder, name))
-        if text is None:
-            problems.append(f"{where}: missing; the root says that there is a field {name!r}")
-            continue
-        document, found = parse_document(text, where)
+        field, found = _read_field(folder, name, layout)
+        fields += [field] if field else []
         problems += found
-        if document or not found:
-            parsed, found = parse_field(name, document, layout.samples, layout.batch_size, where)
-            fields += [parsed] if parsed else []
-            problems += found
-    lengths = {each.chunk_length for each in fields}
+    lengths = sorted({each.chunk_length for each in fields})
     if len(lengths) > 1:
-        problems.append(f"all fields must have one chunk length, found {sorted(lengths)}")
+        problems.append(f"all fields must have one chunk length, found {shown(lengths)}")
+    if layout.has_names:
+        problems += _links(folder)
     if problems:
         raise LayoutError(folder, problems)
-    return dataclasses.replace(layout, chunk_length=lengths.pop(), fields=tuple(fields))
+    return dataclasses.replace(layout, chunk_length=lengths[0], fields=tuple(fields))
 
 
-def _read_metadata(folder: str) -> bytes | None:
+def _read_field(folder: str, name: str, layout: StoreLayout) -> tuple[FieldLayout | None, list[str]]:
+    where = f"{name}/{METADATA}"
     try:
-        with open(os.path.join(folder, METADATA), "rb") as file:
-            return file.read(MAX_DOCUMENT_BYTES + 1)
-    except (FileNotFoundError, NotADirectoryError):
+        kind = _kind(os.path.join(folder, name), name)
+        if kind not in {None, stat.S_IFDIR}:
+            return None, [f"{name}: expected a folder, found {_KINDS.get(kind, 'something else')}"]
+        text = _read(os.path.join(folder, name, METADATA), where) if kind else None
+    except _Unreadable as problem:
+        return None, [str(problem)]
+    if text is None:
+        other = _other_format(os.path.join(folder, name)) if kind else None
+        there = f"there is {other}" if other else f"the root says that there is a field {name!r}"
+        return None, [f"{where}: missing; {there}"]
+    document, problems = parse_document(text, where)
+    if not document and problems:
+        return None, problems
+    field, found = parse_field(name, document, layout.samples, layout.batch_size, where)
+    return field, problems + found
+
+
+def _links(folder: str) -> list[str]:
+    """Return what is wrong with the folders that keep the samples' names."""
+    try:
+        for name in (RESERVED_GROUP, f"{RESERVED_GROUP}/names", f"{RESERVED_GROUP}/ends"):
+            _kind(os.path.join(folder, name), name)
+    except _Unreadable as problem:
+        return [str(problem)]
+    return []
+
+
+def _kind(path: str, where: str) -> int | None:
+    """Return what kind of file is at a path, None if there is nothing, and refuse links."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            raise _Unreadable(
+                f"{where}: a symbolic link to {shown(os.readlink(path))}; a store holds its own files: "
+                "copy it with links followed (cp -rL)"
+            )
+    except (OSError, ValueError) as error:  # ValueError: a path with a null character
+        if isinstance(error, OSError) and error.errno not in _NOTHING_THERE:
+            raise _Unreadable(f"{where}: cannot be read ({error.strerror})") from error
         return None
+    return stat.S_IFMT(mode)
+
+
+def _read(path: str, where: str) -> bytes | None:
+    """Return what a document's file holds, at most one byte more than it may; None if there is none."""
+    kind = _kind(path, where)
+    if kind is None:
+        return None
+    if kind != stat.S_IFREG:
+        raise _Unreadable(f"{where}: expected a file, found {_KINDS.get(kind, 'something else')}")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(fd, "rb") as file:
+            return file.read(min(os.fstat(fd).st_size, MAX_DOCUMENT_BYTES) + 1)
+    except OSError as error:
+        raise _Unreadable(f"{where}: cannot be read ({error.strerror})") from error
 
 
 def _what_is_there(folder: str) -> str:
@@ -74,7 +151,17 @@ def _what_is_there(folder: str) -> str:
             f"{folder} is unfinished: it is being preprocessed, or that was interrupted; running the same "
             "`mmapload preprocess` command again finishes it, or says which process is at work"
         )
+    if os.path.islink(folder) and not os.path.exists(folder):
+        return f"{folder} is a symbolic link to {os.readlink(folder)}, where there is nothing"
     if not os.path.exists(folder):
         return f"there is no store at {folder}; `mmapload preprocess SOURCE {name} --batch-size B` makes one"
-    kind = "folder without zarr.json" if os.path.isdir(folder) else "file"
-    return f"{folder} is a {kind}, not a store; give the folder that `mmapload preprocess` wrote"
+    kind = "a folder without zarr.json" if os.path.isdir(folder) else "a file"
+    return (
+        f"{folder} is {_other_format(folder) or kind}, not a store; give the folder that "
+        "`mmapload preprocess` wrote"
+    )
+
+
+def _other_format(folder: str) -> str | None:
+    there = (kind for name, kind in _OTHER_FORMATS.items() if os.path.lexists(os.path.join(folder, name)))
+    return next(there, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import shlex
+from unicodedata import normalize
 
 import numpy as np
 import pytest
@@ -223,6 +224,21 @@ def test_names_that_differ_by_case_or_not_at_all_are_refused_each():
         "the field name 'image' is there twice:",
         "the field name 'FLOW' differs from 'Flow' only by case:",
     ]
+
+
+def test_names_that_a_file_system_takes_for_equal_are_refused():
+    decomposed, other_case = normalize("NFD", "größe"), normalize("NFD", "GRÖSSE")
+    problems = check_field_names(["größe", decomposed, other_case, "groesse"])
+    assert [problem.partition(":")[0].rpartition("only by ")[2] for problem in problems] == [
+        "how its accents are encoded",
+        "how its accents are encoded",
+    ]
+
+
+@pytest.mark.parametrize("name", ["x" * 10**6, "a/" * 10**6, "\0" * 10**6, "größe" * 10**5])
+def test_a_name_of_any_length_makes_a_short_message(name):
+    (problem,) = check_field_names([name])
+    assert len(problem) < 600
 
 
 def test_a_hundred_thousand_names_are_checked_at_once():

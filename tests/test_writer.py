@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from mmapload.codecs import CODEC_NAMES, codec_named
 from mmapload.errors import MmaploadError
 from mmapload.layout import CORE_DTYPES, FieldLayout, StoreLayout
-from mmapload.metadata import parse_document, parse_field, parse_root
+from mmapload.metadata import parse_field, parse_root
 from mmapload.preprocessing import preprocess
 from mmapload.store import Store
+from mmapload.strictjson import parse_document
 from mmapload.writer import workfolder
 from mmapload.writer.chunks import ChunkFile, is_intact, write_field_chunk
 from mmapload.writer.documents import field_document, group_document
