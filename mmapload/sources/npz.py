@@ -12,13 +12,15 @@ import os
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmapload.errors import SourceError
+from mmapload.errors import SourceError, shown
 from mmapload.sources import ArraySpec
 from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
+from mmapload.sources.signatures import archive_kind
 from mmapload.sources.zipdir import read_directory
 from mmapload.sources.zipmember import read_first, read_member
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["NpzSource"]
 
 _FIRST = 512  # holds the header of nearly every array
+_MOST_LISTED = 12
 # What this process or the machine lacks for the moment; it says nothing against the file.
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -206,7 +209,10 @@ def _opened(path: str) -> Iterator[_Npz]:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
             raise SourceError(path, None, "not a file")
-        yield _Npz(fd, path, before.st_size, read_directory(fd, before.st_size, path))
+        members = read_directory(fd, before.st_size, path)
+        if kind := archive_kind([member.name for member in members]):
+            raise SourceError(path, None, f"not an .npz file but {kind}")
+        yield _Npz(fd, path, before.st_size, members)
         after = os.fstat(fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise SourceError(
@@ -271,4 +277,5 @@ def _fields_differ(path: str, members: Mapping[str, Member], into: Mapping[str, 
 
 
 def _listed(names: Mapping[str, Any] | list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+    most = [shown(name) for name in islice(names, _MOST_LISTED)]
+    return ", ".join(most) + (f", ... ({len(names)} in all)" if len(names) > len(most) else "")
