@@ -192,6 +192,12 @@ def test_changed_bytes_give_a_source_error_or_places_inside_the_file(data):
         assert 0 <= member.offset < member.offset + 30 + member.compressed <= member.end <= start
 
 
+@pytest.mark.parametrize("data", [END, END + bytes(7), b"xx" + END, END * 5, END + bytes(17), b"PK\x05"])
+def test_what_is_shorter_than_an_end_record_is_no_zip_file(data):
+    with pytest.raises(SourceError, match=r"not a zip file|cut short"):
+        directory_of(data)
+
+
 def test_a_file_that_shrinks_while_it_is_read_is_refused():
     fd = os.memfd_create("zip")
     try:
