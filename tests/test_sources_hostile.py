@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from mmapload.errors import SourceError
+from mmapload.preprocessing import preprocess
 from mmapload.sources.listing import Listing
 from mmapload.sources.npz import NpzSource
 from tests.npz_files import full_zip64_bytes, npy_bytes, npz_bytes, put, zip_bytes
@@ -463,6 +464,25 @@ def test_names_of_arrays_are_keys_and_never_paths(tmp_path, monkeypatch, name):
         NpzSource(Listing(str(folder), ("s.npz",), 0, 0), {"other": "other"}).schema(0)
     assert str(caught.value).isprintable()
     assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    "name", ["../../x", "/etc/x", "..\\x", "C:\\x", "a\nb", "\x1b[2Jx", "..", "__mmapload__"]
+)
+def test_names_that_could_be_paths_are_refused_with_the_renaming_and_go_under_the_new_name(tmp_path, name):
+    folder = tmp_path / "deep" / "er"
+    source = source_of(folder, npz_bytes({name: np.arange(3), "y": np.int64(1)})).describe(0)
+    before = sorted(os.walk(tmp_path))
+    with pytest.raises(ValueError, match="rename it, for instance") as caught:
+        preprocess(source, folder / "out", 1)
+    assert str(caught.value).isprintable()
+    assert sorted(os.walk(tmp_path)) == before
+    store = preprocess(source, folder / "out", 1, fields={name: "x", "y": "y"})
+    assert store.fields == ("x", "y")
+    assert store.read_chunk("x", 0).tolist() == [[0, 1, 2]]
+    assert sorted(os.listdir(tmp_path)) == ["deep"]
+    assert sorted(os.listdir(folder)) == ["out", "s.npz"]
+    assert sorted(os.listdir(folder / "out")) == ["__mmapload__", "x", "y", "zarr.json"]
 
 
 def test_a_zero_byte_in_a_name_is_refused(tmp_path):
