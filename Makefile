@@ -6,7 +6,7 @@ PY := .venv/bin/python
 READY := .venv/ready
 CHARTS := .venv/charts-ready
 
-.PHONY: demo test check format bench clean
+.PHONY: demo test check fuzz format bench clean
 
 $(READY): pyproject.toml
 	@echo "setting up .venv: this takes a minute or two, the first time"
@@ -29,6 +29,10 @@ check: $(READY)
 	$(PY) -m ruff format --check .
 	$(PY) -m ruff check .
 	$(PY) -m mypy
+
+# Hostile stores and .npz files, many times what the tests try: 100,000 inputs of each.
+fuzz: $(READY)
+	MMAPLOAD_FUZZ=100000 $(PY) -m pytest -n 2 --dist loadfile -rP tests/test_fuzz_store.py tests/test_fuzz_npz.py
 
 format: $(READY)
 	$(PY) -m ruff format .
