@@ -11,16 +11,11 @@ the c-blosc 1 header.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
-
-from mmapload.errors import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 __all__ = [
     "CHECKSUM_BYTES",
@@ -30,9 +25,7 @@ __all__ = [
     "RawCodec",
     "ZstdCodec",
     "checksum",
-    "codec_chain",
     "codec_named",
-    "parse_chain",
 ]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -241,80 +234,3 @@ def codec_named(name: str, itemsize: int) -> Codec:
     if name in CODEC_NAMES:
         return BloscCodec(name.removeprefix("blosc-"), itemsize)
     raise ValueError(f"there is no codec {name!r}; choose one of {', '.join(CODEC_NAMES)}")
-
-
-def codec_chain(codec: Codec, itemsize: int) -> list[dict[str, Any]]:
-    """Return the list under `codecs` in `zarr.json`.
-
-    Examples
-    --------
-    >>> codec_chain(RawCodec(), itemsize=4)
-    [{'name': 'bytes', 'configuration': {'endian': 'little'}}, {'name': 'crc32c'}]
-    """
-    first: dict[str, Any] = {"name": "bytes"}
-    if itemsize > 1:
-        first["configuration"] = {"endian": "little"}
-    compressor = codec.configuration
-    return [first, *([compressor] if compressor else []), {"name": "crc32c"}]
-
-
-def parse_chain(chain: object, itemsize: int) -> Codec:
-    """Read the list under `codecs` in `zarr.json`; the inverse of `codec_chain`.
-
-    Raises
-    ------
-    ValueError
-        Saying what is not as the format wants it.
-    """
-    if not isinstance(chain, list) or not all(isinstance(entry, dict) for entry in chain):
-        raise ValueError("codecs must be a list of objects")
-    names = [entry.get("name") for entry in chain]
-    if len(chain) not in {2, 3} or names[0] != "bytes" or names[-1] != "crc32c":
-        raise ValueError(
-            f"codecs must be bytes, at most one of zstd and blosc, and crc32c; found {shown(names)}"
-        )
-    endian = _settings(chain[0]).get("endian", "little" if itemsize == 1 else None)
-    if endian != "little":
-        raise ValueError(f"only little-endian bytes are supported, found {shown(endian)}")
-    if set(_settings(chain[0])) - {"endian"} or _settings(chain[-1]):
-        raise ValueError(f"bytes is configured by endian only and crc32c by nothing, found {shown(chain)}")
-    if len(chain) == 2:
-        return RawCodec()
-    parse = _PARSERS.get(names[1]) if isinstance(names[1], str) else None
-    if parse is None:
-        raise ValueError(f"the codec {shown(names[1])} is none of this format's: zstd, blosc")
-    return parse(_settings(chain[1]))
-
-
-def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    settings = entry.get("configuration", {})
-    if not isinstance(settings, dict):
-        raise ValueError(f"the configuration of {shown(entry.get('name'))} must be an object")  # noqa: TRY004 - one kind of error for all bad metadata
-    return settings
-
-
-def _parse_zstd(settings: Mapping[str, Any]) -> Codec:
-    level, with_checksum = settings.get("level"), settings.get("checksum", False)
-    if not _is_int(level) or not isinstance(with_checksum, bool):
-        raise ValueError(f"zstd needs an integer level and a boolean checksum, found {shown(settings)}")
-    return ZstdCodec(level, with_checksum)
-
-
-def _parse_blosc(settings: Mapping[str, Any]) -> Codec:
-    cname, shuffle = str(settings.get("cname")), settings.get("shuffle")
-    if cname not in {"lz4", "zstd"} or shuffle != "shuffle":
-        raise ValueError(f"blosc needs lz4 or zstd, and shuffle; found {shown(cname)} and {shown(shuffle)}")
-    typesize, clevel, blocksize = (settings.get(key) for key in ("typesize", "clevel", "blocksize"))
-    if not (_is_int(typesize) and _is_int(clevel) and _is_int(blocksize)) or typesize < 1:
-        raise ValueError(f"blosc needs typesize, clevel and blocksize as integers, found {shown(settings)}")
-    return BloscCodec(cname, typesize, clevel, blocksize)
-
-
-_PARSERS: Final[dict[str, Callable[[Mapping[str, Any]], Codec]]] = {
-    "zstd": _parse_zstd,
-    "blosc": _parse_blosc,
-}
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

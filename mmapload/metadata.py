@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
-from mmapload.codecs import BLOSC_MAX_BYTES, BloscCodec, parse_chain
+from mmapload.chains import parse_chain
+from mmapload.codecs import BLOSC_MAX_BYTES, BloscCodec
 from mmapload.errors import shown
 from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout, name_faults
 

@@ -21,7 +21,7 @@ ROOT = Path(mmapload.__file__).parent
 LAYERS = [
     ["errors", "sizes"],
     ["codecs", "budget", "progress"],
-    ["layout", "strictjson"],
+    ["layout", "strictjson", "chains"],
     ["metadata", "chunkfile", "order", "sources", "mappings"],
     ["buffers", "opening"],
     ["store"],
