@@ -66,7 +66,7 @@ def _noted(value: Any) -> Any:
         return "Infinity" if plain > 0 else "-Infinity"
     if value.tobytes() == value.dtype.type("nan").tobytes():
         return "NaN"
-    return f"0x{value[np.newaxis].byteswap().tobytes().hex()}"
+    return f"0x{value.tobytes()[::-1].hex()}"
 
 
 def check_fill(
@@ -121,7 +121,7 @@ def _compact(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.array(array[(0,) * array.ndim])
     copy = array.copy(order="C")
     elements = copy.reshape(-1).view(np.uint8).reshape(copy.size, copy.itemsize)
-    return copy.reshape(-1)[:1].reshape(()) if copy.size and (elements == elements[0]).all() else copy
+    return np.array(copy[(0,) * copy.ndim]) if copy.size and (elements == elements[0]).all() else copy
 
 
 def stand_in(field: str, value: Number, spec: ArraySpec) -> StandIn:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -153,11 +154,11 @@ def _with_fill(
                 )
         elif name not in first and name not in later:
             has = ", ".join(repr(each) for each in first)
-            option = f"{name}={str(value).lower()}"
+            option = shlex.quote(f"{name}={value}:float32:4x256x448")
             raise ValueError(
                 f"fill: {lacking} {name!r} (the first has {has}), so nothing says its dtype and shape: check "
-                f"the name, or give them, as in --fill {option}:float32:4x256x448 for float32 (4, 256, 448); "
-                f"in Python as an array, fill={{{name!r}: np.full((4, 256, 448), {value}, 'float32')}}"
+                f"the name, or give them, as in --fill {option} for float32 (4, 256, 448), or in Python an "
+                "array like those that are missing"
             )
         elif name not in first:
             schema[name] = later[name]
