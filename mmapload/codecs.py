@@ -4,8 +4,7 @@ Every chain ends in `crc32c`: the last four bytes of a file are the CRC-32C (Cas
 before them, little-endian. What precedes them is the array itself (`raw`) or one compressed frame.
 A codec is never looked up in an open registry, so a store cannot name code to be run.
 
-Sources: Zarr v3 codec specifications `bytes`, `crc32c`, `zstd`, `blosc`; RFC 8878 (zstd frame header);
-the c-blosc 1 header.
+Sources: Zarr v3 codec specifications `bytes`, `crc32c`, `zstd`, `blosc`.
 """
 
 from __future__ import annotations
@@ -16,6 +15,8 @@ from typing import Any, Final, Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
+
+from mmapload.frames import blosc_content_nbytes, zstd_content_nbytes
 
 __all__ = [
     "CHECKSUM_BYTES",
@@ -64,6 +65,15 @@ class Codec(Protocol):
     def encode(self, data: Bytes) -> Bytes:
         """Return `data` encoded; `raw` returns `data` itself. Thread-safe; releases the GIL."""
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Read how many bytes `encoded` says that it holds; nothing is decoded.
+
+        Raises
+        ------
+        ValueError
+            If `encoded` is no frame, or does not say.
+        """
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Decode into `out`, filling it exactly. Thread-safe; releases the GIL.
 
@@ -86,10 +96,13 @@ class RawCodec:
         """Return `data` itself."""
         return data
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Count them."""
+        return encoded.nbytes
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Copy."""
-        if encoded.nbytes != out.nbytes:
-            raise ValueError(f"expected {out.nbytes} bytes, found {encoded.nbytes}")
+        _expect_nbytes(self, encoded, out)
         np.copyto(out, encoded)
 
 
@@ -121,12 +134,16 @@ class ZstdCodec:
 
         return np.frombuffer(zstd.compress(data, self.level, self.checksum), np.uint8)
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Read the frame's header."""
+        return zstd_content_nbytes(encoded)
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Decompress one frame."""
         from numcodecs import zstd
 
         # numcodecs leaves the rest of `out` as it was when a frame is smaller, so its size is read first.
-        _expect_size("zstd", _zstd_content_size(encoded), out)
+        _expect_nbytes(self, encoded, out)
         try:
             zstd.decompress(encoded, out)
         except RuntimeError as error:
@@ -175,40 +192,25 @@ class BloscCodec:
         )
         return np.frombuffer(frame, np.uint8)
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Read the frame's header."""
+        return blosc_content_nbytes(encoded)
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Decompress one frame."""
         from numcodecs import blosc
 
-        if encoded.nbytes < 16:
-            raise ValueError(f"a blosc frame has a header of 16 bytes, found {encoded.nbytes}")
-        # Bytes 4 to 16 are the sizes of content, block and frame.
-        content, _, frame = (int(size) for size in encoded[4:16].view("<u4"))
-        _expect_size("blosc", content, out)
-        if frame != encoded.nbytes:
-            raise ValueError(f"a blosc frame of {frame} bytes in {encoded.nbytes} bytes")
+        _expect_nbytes(self, encoded, out)
         try:
             blosc.decompress(encoded, out)
         except RuntimeError as error:
             raise ValueError(f"a damaged blosc frame ({error})") from error
 
 
-def _expect_size(kind: str, found: int | None, out: Bytes) -> None:
+def _expect_nbytes(codec: Codec, encoded: Bytes, out: Bytes) -> None:
+    found = codec.content_nbytes(encoded)
     if found != out.nbytes:
-        raise ValueError(f"a {kind} frame of {out.nbytes} bytes expected, found one of {found}")
-
-
-def _zstd_content_size(frame: Bytes) -> int | None:
-    """Read the content size from a zstd frame header (RFC 8878, section 3.1.1.1); None if it has none."""
-    header = frame[:18].tobytes()
-    if header[:4] != b"\x28\xb5\x2f\xfd" or len(header) < 6:
-        raise ValueError("no zstd frame")
-    descriptor = header[4]
-    single_segment = descriptor >> 5 & 1
-    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    start = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    if width == 0 or start + width > len(header):
-        return None
-    return int.from_bytes(header[start : start + width], "little") + (256 if width == 2 else 0)
+        raise ValueError(f"{codec.name}: {out.nbytes} bytes expected, found {found}")
 
 
 CODEC_NAMES: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")

@@ -14,10 +14,11 @@ from torch.utils.data import Dataset, get_worker_info
 
 from mmapload.batches import ReadyBatch, Sample
 from mmapload.budget import resolve_budget
-from mmapload.errors import ChunkError
+from mmapload.checks import VERIFY, Checks, Verify
+from mmapload.chunkfile import open_chunk_file
 from mmapload.gather import BatchReader
 from mmapload.order import Geometry
-from mmapload.readers import VERIFY, Checks, Verify, reader_for
+from mmapload.readers import reader_for
 from mmapload.residency import Residency
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
@@ -96,9 +97,10 @@ class ChunkDataset(Dataset[Any]):
         self.with_index = with_index
         if with_index and "index" in self.field_names:
             raise ValueError("with_index adds an entry named 'index', and the store has a field of that name")
-        _refuse_missing(self.store, self.fields)
+        self.store.expect_all_files(self.fields)
         self.memory = resolve_budget(memory)
         if self.memory < self.chunk_nbytes:
+            _expect_sizes(self.store, self.fields)
             raise ValueError(
                 f"memory={memory!r} is {format_size(self.memory)} here, and one chunk takes "
                 f"{format_size(self.chunk_nbytes)}: give more memory, load fewer fields, or preprocess "
@@ -106,7 +108,7 @@ class ChunkDataset(Dataset[Any]):
             )
         self.follows_chunks = False
         self.workers = 0  # told by ChunkDataLoader, so that a window fits in each
-        self._checks = Checks(verify, len(self.fields), self.store.layout.chunks)
+        self._checks = self._make_checks(verify)
         self._reading: BatchReader | None = None
         self._warned = _shared_byte()
 
@@ -124,6 +126,10 @@ class ChunkDataset(Dataset[Any]):
         if twice:
             raise ValueError(f"fields names {twice[0]!r} twice")
         return tuple(self.store.field(name) for name in names)
+
+    def _make_checks(self, verify: Verify) -> Checks:
+        # Without a chunk file there is nothing to check, however many chunks the store says that it has.
+        return Checks(verify, len(self.fields), self.store.layout.chunks if self.chunk_nbytes else 0)
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -286,7 +292,7 @@ class ChunkDataset(Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._checks = Checks(state["_checks"], len(self.fields), self.store.layout.chunks)
+        self._checks = self._make_checks(state["_checks"])
         self._warned = _shared_byte()
         self._warned[0] = state["_warned"]
 
@@ -296,12 +302,12 @@ def _shared_byte() -> mmap.mmap:
     return mmap.mmap(-1, 1)
 
 
-def _refuse_missing(store: Store, fields: tuple[FieldLayout, ...]) -> None:
-    missing = store.missing_chunks(fields)
-    if missing:
-        field, chunk, path = missing[0]
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise ChunkError(field, chunk, path, "a chunk file", f"no such file{more}")
+def _expect_sizes(store: Store, fields: Iterable[FieldLayout]) -> None:
+    """Blame a store that claims larger chunks than its files can hold, before the memory is blamed."""
+    for field in fields:
+        if field.sample_nbytes:
+            fd, _ = open_chunk_file(field, 0, store.chunk_path(field, 0))
+            os.close(fd)
 
 
 def _processes(workers: int) -> int:

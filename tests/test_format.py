@@ -13,7 +13,7 @@ import pytest
 from mmapload.codecs import CODEC_NAMES, RawCodec, ZstdCodec, codec_named
 from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, RESERVED_GROUP, FieldLayout, StoreLayout
 from mmapload.metadata import parse_field, parse_root
-from mmapload.store import NAME_ARRAYS
+from mmapload.reserved import NAME_ARRAYS
 from mmapload.strictjson import MAX_DEPTH, MAX_DOCUMENT_BYTES, parse_document
 from mmapload.writer.documents import field_document, group_document
 from tests.golden.make import GOLDEN, expected

@@ -10,7 +10,7 @@ import pytest
 from mmapload.codecs import checksum
 from mmapload.layout import CORE_DTYPES, RESERVED_GROUP
 from mmapload.preprocessing import preprocess
-from mmapload.store import NAME_ARRAYS
+from mmapload.reserved import NAME_ARRAYS
 
 SHAPES = [(), (3,), (2, 5), (1, 2, 3), (2, 1, 1, 2)]
 BATCH = 4

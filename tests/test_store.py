@@ -17,7 +17,8 @@ import pytest
 from mmapload.codecs import checksum
 from mmapload.errors import ChunkError, LayoutError, StoreNotFoundError
 from mmapload.layout import CORE_DTYPES, RESERVED_GROUP
-from mmapload.store import NAME_ARRAYS, Store, open_store
+from mmapload.reserved import NAME_ARRAYS
+from mmapload.store import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable

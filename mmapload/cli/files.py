@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmapload.layout import RESERVED_GROUP
-from mmapload.store import METADATA, NAME_ARRAYS
+from mmapload.reserved import NAME_ARRAYS
+from mmapload.store import METADATA
 
 if TYPE_CHECKING:
     from mmapload.layout import FieldLayout

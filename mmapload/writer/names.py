@@ -9,7 +9,8 @@ import numpy as np
 
 from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.layout import RESERVED_GROUP, FieldLayout
-from mmapload.store import METADATA, NAME_ARRAYS
+from mmapload.reserved import NAME_ARRAYS
+from mmapload.store import METADATA
 from mmapload.writer.chunks import write_field_chunk
 from mmapload.writer.documents import field_document, group_document
 from mmapload.writer.durable import sync_folder, write_durably
