@@ -24,7 +24,7 @@ from mmapload.errors import ChunkError, MmaploadError
 from mmapload.layout import RESERVED_GROUP, FieldLayout, StoreLayout
 from mmapload.opening import METADATA, read_layout
 from mmapload.presence import chunks_there, missing_chunks
-from mmapload.reserved import NAME_ARRAYS, checksums_array, read_elements
+from mmapload.reserved import NAME_ARRAYS, checksums_array, read_elements, reserved_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -226,7 +226,13 @@ class Store:
             yield fault
         if not broken:
             ends = read_elements(self.path, NAME_ARRAYS["ends"], len(self) - 1, len(self))
-            yield from self._reserved_faults(NAME_ARRAYS["names"], int(ends.view("<i8")[0]), threads)
+            total = int(ends.view("<i8")[0])
+            if total < 0:
+                chunk = (len(self) - 1) // NAME_ARRAYS["ends"].chunk_length
+                path = reserved_path(self.path, NAME_ARRAYS["ends"], chunk)
+                yield ChunkError("ends", chunk, path, "rising offsets", f"{total} at the end")
+            else:
+                yield from self._reserved_faults(NAME_ARRAYS["names"], total, threads)
 
     def _reserved_faults(self, array: FieldLayout, length: int, threads: int) -> Iterator[ChunkError | None]:
         group = os.path.join(self.path, RESERVED_GROUP)
