@@ -13,16 +13,15 @@ from mmapload.layout import RESERVED_GROUP, FieldLayout
 
 if TYPE_CHECKING:
     from mmapload.codecs import Bytes
+    from mmapload.layout import StoreLayout
 
-__all__ = ["CHECKSUMS", "NAME_ARRAYS", "checksums_array", "read_elements", "reserved_path"]
+__all__ = ["NAME_ARRAYS", "checksums_array", "read_elements", "reserved_arrays", "reserved_path"]
 
 NAME_ARRAYS: Final = {
     "names": FieldLayout("names", np.dtype("u1"), (), 2**16, RawCodec()),
     "ends": FieldLayout("ends", np.dtype("<i8"), (), 2**13, RawCodec()),
 }
 """All names' UTF-8 bytes in one, and where each sample's name ends in the other."""
-
-CHECKSUMS: Final = "checksums"
 
 
 def checksums_array(fields: int) -> FieldLayout:
@@ -34,7 +33,13 @@ def checksums_array(fields: int) -> FieldLayout:
     >>> array.dtype, array.shape, array.chunk_length
     (dtype('uint32'), (3,), 5461)
     """
-    return FieldLayout(CHECKSUMS, np.dtype("<u4"), (fields,), max(1, 2**14 // fields), RawCodec())
+    return FieldLayout("checksums", np.dtype("<u4"), (fields,), max(1, 2**14 // fields), RawCodec())
+
+
+def reserved_arrays(layout: StoreLayout) -> tuple[FieldLayout, ...]:
+    """Return the arrays that a store has in its reserved group; none if it has no such group."""
+    names = tuple(NAME_ARRAYS.values()) if layout.has_names else ()
+    return (*names, checksums_array(len(layout.fields))) if layout.has_checksums else names
 
 
 def reserved_path(store: str, array: FieldLayout, chunk: int) -> str:

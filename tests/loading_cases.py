@@ -77,6 +77,13 @@ def flip_byte(path: StrPath, position: int = 0) -> None:
         file.write(bytes([byte ^ 255]))
 
 
+def swap(first: StrPath, second: StrPath) -> None:
+    """Let two files change places."""
+    os.rename(first, f"{first}.aside")
+    os.rename(second, first)
+    os.rename(f"{first}.aside", second)
+
+
 def maps_of(path: StrPath) -> int:
     """Count this process's mappings of a file."""
     return sum(line.rstrip().endswith(str(path)) for line in Path("/proc/self/maps").read_text().splitlines())

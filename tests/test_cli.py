@@ -536,7 +536,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(store):
 
 def test_verify_of_a_whole_store_counts_its_files(store, capsys):
     assert main(["verify", store]) == 0
-    assert capsys.readouterr() == (f"{store}: 8 files are whole\n", "")
+    assert capsys.readouterr() == (f"{store}: 9 files are whole\n", "")
 
 
 def test_verify_names_field_chunk_and_file_of_each_fault(store, capsys):
@@ -548,12 +548,16 @@ def test_verify_names_field_chunk_and_file_of_each_fault(store, capsys):
     printed, told = capsys.readouterr()
     assert told == ""
     *lines, last = printed.splitlines()
-    expected = [("image", 1, "image/c.1.0.0"), ("flow", 0, "flow/c.0.0"), ("flow", 2, "flow/c.2.0")]
+    expected = [
+        ("image", 1, "image/c.1.0.0", "samples 4 to 7 ('a/s_4.npz', 'a/s_5.npz', 'a/s_6.npz' and 1 more)"),
+        ("flow", 0, "flow/c.0.0", "samples 0 to 3 ('a/s_0.npz', 'a/s_1.npz', 'a/s_2.npz' and 1 more)"),
+        ("flow", 2, "flow/c.2.0", "samples 8 to 9 ('b/s_8.npz', 'b/s_9.npz')"),
+    ]
     assert len(lines) == len(expected)
-    for line, (field, chunk, path) in zip(lines, expected, strict=True):
-        assert line.startswith(f"fault: chunk {chunk} of field '{field}': expected ")
+    for line, (field, chunk, path, samples) in zip(lines, expected, strict=True):
+        assert line.startswith(f"fault: chunk {chunk} of field '{field}', {samples}: expected ")
         assert os.path.join(store, path) in line
-    assert last == f"{store}: 3 of 8 files are not as they were written"
+    assert last == f"{store}: 3 of 9 files are not as they were written"
 
 
 def test_every_flipped_byte_of_a_chunk_file_fails_the_command(store, capsys):

@@ -44,7 +44,7 @@ def tensorstore_reads(path: str) -> dict[str, np.ndarray]:
     tensorstore = pytest.importorskip("tensorstore")
     found = {}
     for name in os.listdir(path):
-        if os.path.isdir(os.path.join(path, name)):
+        if os.path.isdir(os.path.join(path, name)) and name != RESERVED_GROUP:
             spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.join(path, name)}}
             found[name] = tensorstore.open(spec, read=True).result().read().result()
     return found

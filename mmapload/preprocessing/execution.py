@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmapload.errors import MmaploadError, StateMismatchError
+from mmapload.layout import RESERVED_GROUP
 from mmapload.preprocessing.build import Build, SkippedSample
 from mmapload.preprocessing.parallel import run_parallel
 from mmapload.preprocessing.planning import check_target
@@ -27,6 +28,7 @@ from mmapload.preprocessing.stream import run_stream
 from mmapload.progress import SilentProgress
 from mmapload.sizes import format_size
 from mmapload.store import METADATA, Store, open_store
+from mmapload.writer.checksums import write_checksums
 from mmapload.writer.documents import field_document, group_document
 from mmapload.writer.durable import explained, sync_folder, write_durably
 from mmapload.writer.journal import Journal, read_journal
@@ -245,6 +247,8 @@ def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | No
         _write_document(os.path.join(folder, field.name), field_document(field, layout.samples))
     if names is not None:
         write_names(folder, names)
+    write_checksums(folder, layout)
+    _write_document(os.path.join(folder, RESERVED_GROUP), group_document({}))
     _write_document(folder, group_document(layout.root_attributes()))
 
 

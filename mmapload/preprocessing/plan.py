@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 from mmapload.codecs import codec_named
 from mmapload.layout import FieldLayout, StoreLayout, chunk_length_for
 from mmapload.sizes import format_size
+from mmapload.writer.checksums import checksums_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -126,7 +127,9 @@ class PreprocessPlan:
         }
         if self.fill:
             made["fill"] = {name: stand_in.note for name, stand_in in self.fill.items()}
-        return StoreLayout(samples or 0, self.options.batch_size, length, fields, self.has_names, made)
+        return StoreLayout(
+            samples or 0, self.options.batch_size, length, fields, self.has_names, made, has_checksums=True
+        )
 
     @property
     def sample_bytes(self) -> int:
@@ -145,10 +148,11 @@ class PreprocessPlan:
 
     @property
     def store_bytes(self) -> int | None:
-        """Bytes of all chunk files and names: exact for raw, the most it can be if the codec compresses."""
+        """Bytes of all files but the metadata: exact for raw, the most it can be if the codec compresses."""
         if self.chunks is None:
             return None
-        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes
+        listed = checksums_nbytes(self.chunks, len(self.schema))
+        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes + listed
 
     @property
     def memory_bytes(self) -> int:
