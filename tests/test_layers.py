@@ -33,13 +33,14 @@ LAYERS = [
     ["dataset"],
     ["samplers"],
     ["loader"],
+    ["bench"],
     ["cli"],
     ["__main__"],
 ]
 """Modules and packages from the bottom up: each imports from layers below its own, and from itself."""
 
 OWNERS = {
-    "torch": {"batches", "ranks", "dataset", "samplers", "loader"},
+    "torch": {"batches", "ranks", "dataset", "samplers", "loader", "bench"},
     "zarr": {"writer"},
     "numcodecs": {"codecs"},
     "crc32c": {"codecs", "writer"},

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from mmapload import __version__
-from mmapload.cli import info, preprocess, verify
+from mmapload.cli import bench, info, preprocess, verify
 from mmapload.cli.parsing import UsageError
 from mmapload.errors import MmaploadError, printable
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS: Final = {"preprocess": preprocess, "info": info, "verify": verify}
+_COMMANDS: Final = {"preprocess": preprocess, "info": info, "verify": verify, "bench": bench}
 
 _DESCRIPTION: Final = """\
 Load arrays for PyTorch from batch-aligned Zarr chunks.
@@ -34,6 +34,7 @@ examples:
   mmapload preprocess train/ train.mml --batch-size 32
   mmapload info train.mml
   mmapload verify train.mml
+  mmapload bench train.mml --source train/
 
 `mmapload COMMAND --help` says more of each. Exit status: 0 done, 1 failed, 2 wrong usage, 3 done with
 samples left out, 130 interrupted."""

@@ -1,0 +1,192 @@
+"""Loaders of a store, timed: each batch is copied once to a fixed buffer, each sample has to come once."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader
+
+from mmapload.bench.rounds import Contender
+from mmapload.dataset import ChunkDataset
+from mmapload.errors import MmaploadError
+from mmapload.loader import ChunkDataLoader
+from mmapload.order import auto_window
+from mmapload.samplers import ChunkBatchSampler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from mmapload.store import Store
+
+__all__ = ["INDEX", "Part", "deliver", "fixed_buffers", "loaders"]
+
+INDEX: Final = "index"
+"""What `with_index` calls the samples' numbers; a store with a field of that name goes without them."""
+
+_Made = TypeVar("_Made")
+
+Loader: TypeAlias = "Iterable[dict[str, torch.Tensor]]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Part:
+    """What is loaded: the first samples of a store, as a store of their own.
+
+    Attributes
+    ----------
+    store : Store
+        The whole store.
+    samples : int
+        How many of its samples are loaded.
+    batch_size : int
+        Samples in a batch.
+    exceeds : bool
+        Whether the whole store exceeds the memory budget, so that chunks are dropped behind.
+    memory : int
+        The budget in bytes, of the whole store.
+    """
+
+    store: Store
+    samples: int
+    batch_size: int
+    exceeds: bool
+    memory: int
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks hold the samples."""
+        return -(-self.samples // self.store.layout.chunk_length)
+
+    @property
+    def indexed(self) -> bool:
+        """Whether batches can carry the samples' numbers."""
+        return INDEX not in self.store.fields
+
+    @property
+    def window(self) -> int:
+        """Samples in a window: as for the whole store, or in a part a quarter of it, in whole chunks.
+
+        A loader has to have a whole window before its first batch. A part is measured from its start, so that
+        its window has to be small beside it, as an epoch's is.
+        """
+        layout = self.store.layout
+        usual = auto_window(layout.samples, layout.chunk_length)
+        if self.samples == layout.samples:
+            return usual
+        chunks = max(1, self.samples // 4 // layout.chunk_length)
+        return min(usual, self.samples, chunks * layout.chunk_length)
+
+    def dataset(self) -> ChunkDataset:
+        """Make a dataset of the part, which drops chunks behind if one of the whole store would.
+
+        Checksums are not computed, as in every epoch but the first.
+        """
+        layout = self.store.layout
+        memory = self.memory
+        if self.exceeds:
+            # Two windows, which cut chunks, and no more than of the whole store.
+            chunks = 2 * -(-self.window // layout.chunk_length) + 2
+            memory = max(layout.chunk_nbytes, min(memory, chunks * layout.chunk_nbytes))
+        dataset = ChunkDataset(self.store.path, memory=memory, verify="never", with_index=self.indexed)
+        cut = dataclasses.replace(dataset.store.layout, samples=self.samples)
+        dataset.store = dataclasses.replace(dataset.store, layout=cut)
+        return dataset
+
+    def window_that_fits(self) -> int:
+        """Return the samples in a window that memory has room for: what the loaders use."""
+        made = _quietly(lambda: ChunkBatchSampler(self.dataset(), self.batch_size, window=self.window))
+        return made.sampler.window or self.samples
+
+
+def fixed_buffers(part: Part) -> dict[str, torch.Tensor]:
+    """Return memory for one batch of each field, used once before."""
+    size = min(part.batch_size, part.samples)
+    return {
+        field.name: torch.from_numpy(np.ones((size, *field.shape), field.dtype))
+        for field in part.store.layout.fields
+    }
+
+
+def deliver(loader: Loader, part: Part, buffers: dict[str, torch.Tensor]) -> float:
+    """Run one epoch, copying every batch once to the fixed buffers; returns the seconds.
+
+    Raises
+    ------
+    MmaploadError
+        If the batches are not every sample of the part, once.
+    """
+    seen = np.empty(part.samples, np.int64)
+    count = 0
+    start = time.perf_counter()
+    for batch in loader:
+        length = 0
+        for name, buffer in buffers.items():
+            tensor = batch[name]
+            length = len(tensor)
+            buffer[:length].copy_(tensor)
+        start_of_batch, count = count, count + length
+        if count > part.samples:
+            break
+        if part.indexed:
+            seen[start_of_batch:count] = batch[INDEX].numpy()
+    seconds = time.perf_counter() - start
+    if count != part.samples or (part.indexed and not _is_each_once(seen[:count])):
+        raise MmaploadError(
+            f"a loader delivered {count} samples or more that are not each of the first {part.samples} once"
+        )
+    return seconds
+
+
+def _is_each_once(numbers: np.ndarray[Any, Any]) -> bool:
+    return bool((np.sort(numbers) == np.arange(len(numbers))).all())
+
+
+def loaders(
+    part: Part, buffers: dict[str, torch.Tensor], files: tuple[str, ...], *, cold: bool
+) -> Iterator[Contender]:
+    """Yield mmapload's ways to load a part: those that suit it.
+
+    A loader is kept from round to round, as it is from epoch to epoch; but not where files are dropped from
+    the page cache before each round, since it holds maps of some, which cannot be dropped.
+    """
+    batch, window = part.batch_size, part.window
+
+    def plain() -> Loader:
+        dataset = part.dataset()
+        return DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, batch, window=window))
+
+    made: dict[str, Callable[[], Loader]] = {
+        "ChunkDataLoader, window": lambda: ChunkDataLoader(part.dataset(), batch, "window", window=window)
+    }
+    of_store = part.store.layout.batch_size
+    if batch % of_store == 0 or of_store % batch == 0:
+        made["ChunkDataLoader, batch"] = lambda: ChunkDataLoader(part.dataset(), batch, "batch")
+    if not part.exceeds:
+        made["ChunkDataLoader, full"] = lambda: ChunkDataLoader(part.dataset(), batch, "full")
+    made["DataLoader + ChunkBatchSampler"] = plain
+    nbytes = part.samples * part.store.layout.sample_nbytes
+    for name, make in made.items():
+        run = partial(_epoch, partial(_quietly, make) if cold else partial(_once, [], make), part, buffers)
+        yield Contender(name, "loader", part.samples, nbytes, files, run)
+
+
+def _epoch(make: Callable[[], Loader], part: Part, buffers: dict[str, torch.Tensor], _: int) -> float:
+    return deliver(make(), part, buffers)
+
+
+def _once(kept: list[Loader], make: Callable[[], Loader]) -> Loader:
+    if not kept:
+        kept.append(_quietly(make))
+    return kept[0]
+
+
+def _quietly(make: Callable[[], _Made]) -> _Made:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that a window is cut, or an order is slow
+        return make()
