@@ -15,12 +15,13 @@ from torch.utils.data import Dataset, get_worker_info
 from mmapload.batches import ReadyBatch, Sample
 from mmapload.budget import resolve_budget
 from mmapload.errors import ChunkError
-from mmapload.gather import BatchReader
+from mmapload.gather import BatchReader, Take
 from mmapload.order import Geometry
 from mmapload.readers import VERIFY, Checks, Verify, reader_for
 from mmapload.residency import Residency
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
+from mmapload.workers.indices import SlotIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -191,6 +192,8 @@ class ChunkDataset(Dataset[Any]):
         """
         if type(self).__getitem__ is not ChunkDataset.__getitem__:
             return [self[index] for index in indices]
+        if isinstance(indices, SlotIndices) and indices.take is not None and self.transform is None:
+            return self.read(indices, indices.take)
         return self.finish(self.read(indices))
 
     def finish(self, batch: ReadyBatch) -> Sequence[Any]:
@@ -199,13 +202,15 @@ class ChunkDataset(Dataset[Any]):
             return batch
         return [self.transform(sample) for sample in batch.samples()]
 
-    def read(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> ReadyBatch:
+    def read(self, indices: Sequence[int] | npt.NDArray[np.int64], take: Take | None = None) -> ReadyBatch:
         """Read a batch, without the transform.
 
         Parameters
         ----------
         indices : sequence of int
             In any order, repeats allowed; negative ones count from the end.
+        take : callable, optional
+            As for `BatchReader.batch`.
 
         Returns
         -------
@@ -223,7 +228,7 @@ class ChunkDataset(Dataset[Any]):
         """
         samples = self._positions(indices)
         reading = self._read_here()
-        arrays = reading.batch(samples)
+        arrays = reading.batch(samples, take)
         if reading.wanders and not (self._warned[0] or self.follows_chunks):
             self._warn_once()
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}

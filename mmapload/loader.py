@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mmapload.dataset import ChunkDataset
 from mmapload.errors import MmaploadError, WorkerError
 from mmapload.samplers import ChunkBatchSampler
+from mmapload.workers.collating import SlotCollate
+from mmapload.workers.handover import Handover, SlotSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from mmapload.batches import ReadyBatch
     from mmapload.order import Remainder
     from mmapload.store import StrPath
+    from mmapload.workers.slots import Counts
 
 __all__ = ["ChunkDataLoader"]
 
@@ -128,6 +133,7 @@ persistent_workers, pin_memory_device, in_order
             prefetch_factor=prefetch_factor if num_workers else None,
             persistent_workers=persistent_workers,
         )
+        self._handover = Handover()
         self._chunks: ChunkBatchSampler | None = None
         if sampler is not None or batch_sampler is not None or batch_size is None:
             if isinstance(shuffle, str) or window != "auto" or lanes is not None or remainder is not None:
@@ -176,6 +182,11 @@ persistent_workers, pin_memory_device, in_order
                 return
         raise AttributeError("this loader's sampler has no epochs")
 
+    @property
+    def worker_batches(self) -> Counts:
+        """How batches came back from worker processes so far: in memory used again, or torch's way."""
+        return self._handover.counts
+
     def __iter__(self) -> Any:
         dataset = self.dataset
         if self.num_workers:
@@ -190,6 +201,31 @@ persistent_workers, pin_memory_device, in_order
             return super().__iter__()
         return self._from_threads(dataset, self._chunks.sampler.batches())
 
+    def _get_iterator(self) -> Any:
+        """Make torch's iterator over worker processes: its batches come back in recycled memory."""
+        dataset = self.dataset
+        if not self.num_workers or self.batch_sampler is None or not isinstance(dataset, ChunkDataset):
+            return super()._get_iterator()
+        size = getattr(self.batch_sampler, "batch_size", None)
+        nbytes = size * sum(field.sample_nbytes for field in dataset.fields) if size else None
+        slots = self._handover.begin(self.num_workers * self._prefetch, nbytes)
+        if slots is None:
+            return super()._get_iterator()
+        # Where nobody but the dataset sees a batch before it is sent, it may be put together in its slot.
+        gather = type(dataset) is ChunkDataset and self.collate_fn is default_collate
+        view: DataLoader[Any] = object.__new__(type(self))
+        view.__dict__.update(
+            self.__dict__,
+            collate_fn=SlotCollate(self.collate_fn, slots.file),
+            batch_sampler=SlotSampler(
+                self.batch_sampler, self.num_workers, slots, self._handover, gather=gather
+            ),
+        )
+        iterator = DataLoader._get_iterator(view)  # noqa: SLF001 - what torch's own __iter__ calls
+        # torch's iterator ends its workers before it goes.
+        weakref.finalize(iterator, self._handover.end, slots).atexit = False
+        return iterator
+
     def _from_workers(self) -> Iterator[Any]:
         """Serve what torch's workers make; one that died is a WorkerError."""
         try:
@@ -201,6 +237,7 @@ persistent_workers, pin_memory_device, in_order
             unrelated = isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error)
             if sent_over or unrelated:
                 raise
+            self._iterator = None  # persistent workers: torch would wait for the one that ended
             raise WorkerError(
                 f"a worker process ended without its batch ({error}). If it was killed for want of memory, "
                 "use fewer workers, a smaller batch_size or a smaller ChunkDataset(memory=...); without a "

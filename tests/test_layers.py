@@ -29,6 +29,7 @@ LAYERS = [
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
     ["windows"],
+    ["workers"],
     ["dataset"],
     ["samplers"],
     ["loader"],
@@ -38,7 +39,7 @@ LAYERS = [
 """Modules and packages from the bottom up: each imports from layers below its own, and from itself."""
 
 OWNERS = {
-    "torch": {"batches", "ranks", "dataset", "samplers", "loader"},
+    "torch": {"batches", "ranks", "workers", "dataset", "samplers", "loader"},
     "zarr": {"writer"},
     "numcodecs": {"codecs"},
     "crc32c": {"codecs", "writer"},
