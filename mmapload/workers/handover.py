@@ -7,7 +7,6 @@ import os
 import warnings
 from typing import TYPE_CHECKING, Any, Final
 
-from mmapload.sizes import format_size
 from mmapload.windows import levels_to_caller
 from mmapload.workers.indices import SlotIndices
 from mmapload.workers.memory import SlotFile
@@ -81,17 +80,17 @@ class Handover:
             slots.reclaim()
             self._idle = slots
 
-    def warn_of_large_batches(self, slots: Slots) -> None:
-        """Say once if no batch fits in its slot."""
+    def note_arrival(self, batch: Any) -> Any:
+        """Return the batch, having said once if none of them fits in its slot."""
         counts = self.counts
-        if counts.too_large == TRIALS and not (counts.in_slots or self._warned):
+        if counts.too_large >= TRIALS and not (counts.in_slots or self._warned):
             self._warned = True
             warnings.warn(
-                f"the batches that workers make have more than {format_size(slots.file.nbytes)}, "
-                f"{GROWTH} times what is read for them, so they come in fresh memory, which is slower: "
-                "make samples larger after loading (on the device), not in the workers",
+                f"what workers make of a batch has more than {GROWTH} times the bytes that they read for it, "
+                "so it comes in fresh memory, which is slower: let samples grow after loading, on the device",
                 stacklevel=levels_to_caller(),
             )
+        return batch
 
 
 class SlotSampler:
@@ -105,19 +104,14 @@ class SlotSampler:
         torch sends to them in turn.
     slots : Slots
         Of this iteration.
-    handover : Handover
-        Of the loader.
     gather : bool
         As for `SlotIndices`.
     """
 
-    def __init__(
-        self, batch_sampler: Any, workers: int, slots: Slots, handover: Handover, *, gather: bool
-    ) -> None:
+    def __init__(self, batch_sampler: Any, workers: int, slots: Slots, *, gather: bool) -> None:
         self.batch_sampler = batch_sampler
         self.workers = workers
         self.slots = slots
-        self.handover = handover
         self.gather = gather
 
     def __len__(self) -> int:
@@ -129,7 +123,6 @@ class SlotSampler:
         yield from map(self._with_slot, self.batch_sampler, itertools.cycle(range(self.workers)))
 
     def _with_slot(self, indices: Any, worker: int) -> Any:
-        self.handover.warn_of_large_batches(self.slots)
         if type(indices) is not list:
             self.slots.counts.no_slot += 1
             return indices

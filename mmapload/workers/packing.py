@@ -76,7 +76,7 @@ class _SlotPickler(ForkingPickler):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, torch.Tensor):
             found = self._tensor(obj) if _is_plain(obj) else None
-        elif type(obj) is np.ndarray and obj.nbytes >= SMALL_BYTES and not obj.dtype.hasobject:
+        elif type(obj) is np.ndarray and obj.nbytes >= SMALL_BYTES and _is_placeable(obj.dtype):
             found = self._array(obj)
         else:
             return NotImplemented
@@ -134,6 +134,11 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         and not (tensor.requires_grad or tensor.is_quantized or tensor.is_nested)
         and not (tensor.is_conj() or tensor.is_neg() or tensor._is_zerotensor())  # noqa: SLF001 - has no public name
     )
+
+
+def _is_placeable(dtype: np.dtype[Any]) -> bool:
+    # Pickling turns arrays of the other byte order into this machine's.
+    return dtype.isnative and not dtype.hasobject
 
 
 class _MemoryOfSlot:
