@@ -1,187 +1,177 @@
 """Compare loading raw .npz files with loading the store made from them.
 
-Every contender delivers the same samples in batches to this process, which copies each batch once into a
-fixed buffer; which samples came is checked by their numbers. Rounds are interleaved, and medians
-reported, since machines are shared and noisy. The page cache is warm: one epoch of each runs before.
+Every loader delivers the same samples in batches to a process that copies each batch once into a fixed
+buffer, and what came is checked, in every epoch: each sample of the source once, told by 32 bytes of each of
+its fields. Each loader runs in a process of its own in each round; rounds are interleaved, and medians
+reported, since machines are shared and noisy.
+
+Settings: warm (all files in the page cache), cold (none; checked by what is cached and by what is read from
+the disk), limited (a memory cgroup of half the data; where one may be made, as root does). One that is not
+possible says so and is skipped.
 
 Examples
 --------
-python benchmarks/compare_npz.py --samples 1024
-python benchmarks/compare_npz.py --samples 256 --height 128 --width 224 --rounds 3
+python benchmarks/compare_npz.py --chart bench.png --json bench.json
+python benchmarks/compare_npz.py --source my_samples --settings warm cold
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
+import importlib.util
 import json
 import os
-import platform
-import statistics
+import signal
+import subprocess
 import sys
-import time
+import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
+from fingerprints import BYTES_PER_FIELD, WrongSamplesError, of_source
+from launching import STOPS, LaunchError
+from report import as_json, draw, machine, table
 from samples import make_folder
-from torch.utils.data import DataLoader, Dataset
+from settings import Case, Section, cold, limited, measure, warm
 
 import mmapload
+from mmapload.sizes import format_size
+from mmapload.sources.listing import list_files
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Sequence
+
+SETTINGS = ("warm", "cold", "limited")
 
 
-class NpzFolder(Dataset[dict[str, torch.Tensor]]):
-    """What a user has before: one zip opened for every sample."""
-
-    def __init__(self, folder: Path) -> None:
-        self.files = sorted(str(path) for path in folder.glob("*.npz"))
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
-        with np.load(self.files[index]) as arrays:
-            return {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-
-
-def contenders(source: Path, store: Path, batch: int) -> dict[str, Callable[[], Iterable[Any]]]:
-    """Return each contender's name and how to make its loader."""
-    npz = NpzFolder(source)
-    dataset = mmapload.ChunkDataset(store)
-    unchecked = mmapload.ChunkDataset(store, verify="never")
-    always = mmapload.ChunkDataset(store, verify="always")
-    chunked, plain = mmapload.ChunkDataLoader, DataLoader
-    sampled = functools.partial(mmapload.ChunkBatchSampler, dataset, batch)
-    return {
-        ".npz, DataLoader, 0 workers": lambda: plain(npz, batch, shuffle=True),
-        ".npz, DataLoader, 2 workers": lambda: plain(npz, batch, shuffle=True, num_workers=2),
-        "ChunkDataLoader, window": lambda: chunked(dataset, batch, "window"),
-        "ChunkDataLoader, batch": lambda: chunked(dataset, batch, "batch"),
-        "ChunkDataLoader, full": lambda: chunked(dataset, batch, "full"),
-        "DataLoader + ChunkBatchSampler, 0 workers": lambda: plain(dataset, batch_sampler=sampled()),
-        "DataLoader + ChunkBatchSampler, 2 workers": lambda: plain(
-            dataset, batch_sampler=sampled(), num_workers=2
-        ),
-        "ChunkDataLoader, window, verify=never": lambda: chunked(unchecked, batch, "window"),
-        "ChunkDataLoader, window, verify=always": lambda: chunked(always, batch, "window"),
-    }
-
-
-BASELINE = ".npz, DataLoader, 2 workers"
-
-
-def epoch(loader: Iterable[dict[str, torch.Tensor]], samples: int, buffers: dict[str, torch.Tensor]) -> float:
-    """Run one epoch: copy every batch once; return samples a second. Refuses to count wrong samples."""
-    seen = []
-    start = time.perf_counter()
-    for batch in loader:
-        for name, tensor in batch.items():
-            buffers[name][: len(tensor)].copy_(tensor)
-        seen.append(batch["ft0ft1"][:, 0, 0, 0].clone())
-    seconds = time.perf_counter() - start
-    numbers = torch.cat(seen).to(torch.int64)
-    if sorted(numbers.tolist()) != list(range(samples)):
-        raise SystemExit("a loader delivered other samples than every sample once")
-    return samples / seconds
-
-
-def run(source: Path, store: Path, batch: int, rounds: int) -> dict[str, list[float]]:
-    """Time every contender `rounds` times, in turn, after one epoch each to warm up."""
-    made = contenders(source, store, batch)
-    samples = len(NpzFolder(source))
-    first = mmapload.ChunkDataset(store)[0]
-    buffers = {name: torch.empty((batch, *value.shape), dtype=value.dtype) for name, value in first.items()}
-    rates: dict[str, list[float]] = {name: [] for name in made}
-    for number in range(rounds + 1):
-        for name, make in made.items():
-            rate = epoch(make(), samples, buffers)
-            if number:
-                rates[name].append(rate)
-        print(f"round {number} of {rounds} done" if number else "warmed up", file=sys.stderr)
-    return rates
-
-
-def table(rates: dict[str, list[float]]) -> str:
-    """Render medians and their ratios to the baseline as a Markdown table."""
-    base = statistics.median(rates[BASELINE])
-    lines = ["| loader | samples/s | x .npz, 2 workers | least to most |", "| --- | ---: | ---: | --- |"]
-    for name, found in rates.items():
-        median = statistics.median(found)
-        lines.append(
-            f"| {name} | {median:,.0f} | {median / base:.1f} | {min(found):,.0f} to {max(found):,.0f} |"
-        )
-    return "\n".join(lines)
-
-
-def machine() -> dict[str, Any]:
-    """Say where this ran."""
-    return {
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "mmapload": mmapload.__version__,
-    }
-
-
-def chart(rates: dict[str, list[float]], target: Path) -> None:
-    """Draw the medians as bars, with least and most; needs the `bench` extra."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 0.4 * len(rates) + 1.2), layout="constrained")
-    axes = figure.subplots()
-    names = list(reversed(rates))
-    medians = [statistics.median(rates[name]) for name in names]
-    below = [median - min(rates[name]) for name, median in zip(names, medians, strict=True)]
-    above = [max(rates[name]) - median for name, median in zip(names, medians, strict=True)]
-    colours = ["tab:gray" if name.startswith(".npz") else "tab:blue" for name in names]
-    axes.barh(names, medians, xerr=(below, above), color=colours, capsize=3)
-    axes.set_xlabel("samples a second: median, least and most")
-    figure.savefig(target, dpi=120)
-
-
-def main() -> None:
-    """Make what is missing, compare, print."""
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--source", type=Path, help="a folder of .npz samples made by this script before")
-    parser.add_argument("--store", type=Path, help="the store made from them; made here by default")
-    parser.add_argument("--work", type=Path, default=Path("bench-data"), help="where to make data")
-    parser.add_argument("--samples", type=int, default=1024)
-    parser.add_argument("--height", type=int, default=256)
-    parser.add_argument("--width", type=int, default=448)
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--chart", type=Path, help="draw the medians there, as .png or .svg")
+    parser.add_argument("--source", type=Path, help="a folder of .npz samples with equal names of arrays")
+    parser.add_argument("--store", type=Path, help="the store made from them; made if it is not there")
+    parser.add_argument("--work", type=Path, default=Path("bench-data"), help="where to make what is missing")
+    parser.add_argument("--samples", type=int, default=1024, help="how many to make, if there is no --source")
+    parser.add_argument("--height", type=int, default=256, help="of a sample that is made")
+    parser.add_argument("--width", type=int, default=448, help="of a sample that is made")
+    parser.add_argument("--batch-size", type=int, help="32 by default, or the store's")
+    parser.add_argument("--chunk-bytes", default="64MiB", help="as for mmapload preprocess")
+    parser.add_argument("--rounds", type=int, default=5, help="processes for each loader in each setting")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=SETTINGS)
+    parser.add_argument(
+        "--epochs-limited",
+        type=int,
+        default=10,
+        help="epochs that ChunkDataLoader has to come through in one process under the limit",
+    )
     parser.add_argument("--json", type=Path, help="write all figures there")
-    arguments = parser.parse_args()
+    parser.add_argument("--chart", type=Path, help="draw the medians there, as .png or .svg")
+    found = parser.parse_args(arguments)
+    if found.chart and not importlib.util.find_spec("matplotlib"):
+        parser.error("--chart needs matplotlib: pip install 'mmapload[bench]'")
+    if found.rounds < 1:
+        parser.error("--rounds is 1 at least")
+    return found
+
+
+def prepare(arguments: argparse.Namespace) -> tuple[Path, Case]:
+    """Make what is missing, and learn what every loader has to deliver."""
     shape = f"{arguments.samples}x{arguments.height}x{arguments.width}"
     source = arguments.source or make_folder(
         arguments.work / f"npz-{shape}", arguments.samples, arguments.height, arguments.width
     )
-    store = arguments.store or arguments.work / f"store-{shape}-b{arguments.batch_size}"
+    batch = arguments.batch_size or 32
+    origin = f"{source.name}-{zlib.crc32(os.fsencode(source.resolve())):08x}" if arguments.source else shape
+    store = arguments.store or arguments.work / f"store-{origin}-b{batch}-c{arguments.chunk_bytes}"
     if not store.exists():
-        mmapload.preprocess(source, store, arguments.batch_size, quiet=False)
-    print(f"each loader once to warm up, then {arguments.rounds} rounds", file=sys.stderr)
-    rates = run(source, store, arguments.batch_size, arguments.rounds)
-    nbytes = sum(path.stat().st_size for path in source.glob("*.npz"))
-    print(
-        f"\n{len(NpzFolder(source)):,} samples, {nbytes / 1e9:.2f} GB, batch {arguments.batch_size}, ", end=""
+        # By a process of its own: threads that ran here would not survive the forks that follow.
+        command = [sys.executable, "-m", "mmapload", "preprocess", str(source), str(store)]
+        options = ["--batch-size", str(batch), "--chunk-bytes", arguments.chunk_bytes]
+        if subprocess.run([*command, *options], check=False, stdout=sys.stderr).returncode:
+            raise SystemExit(f"preprocessing {source} failed")
+    os.sync()  # pages that are not on the disk yet cannot be dropped
+    opened = mmapload.open_store(store)
+    listing = list_files([source])
+    files = tuple(listing.path(number) for number in range(len(listing)))
+    print(f"reading {len(files):,} files, to know what they hold", file=sys.stderr)
+    expected = of_source(files, opened.layout.fields)
+    return source, Case(files, opened, arguments.batch_size or opened.layout.batch_size, expected)
+
+
+def run(arguments: argparse.Namespace, case: Case) -> list[Section]:
+    """Go through the settings."""
+    made = {"warm": warm, "cold": cold, "limited": lambda case: limited(case, arguments.epochs_limited)}
+    sections = []
+    for name in arguments.settings:
+        setting = made[name](case)
+        if isinstance(setting, str):
+            sections.append(Section(name, skipped=setting))
+            print(f"{name}: skipped", file=sys.stderr)
+        else:
+            sections.append(measure(setting, case, arguments.rounds))
+    return sections
+
+
+def about(source: Path, case: Case) -> dict[str, Any]:
+    """Describe the data."""
+    layout = case.store.layout
+    return {
+        "source": str(source),
+        "samples": len(case.files),
+        "npz_bytes": sum(map(os.path.getsize, case.files)),
+        "array_bytes": case.nbytes,
+        "fields": {field.name: f"{field.dtype} {field.shape}" for field in layout.fields},
+        "batch": case.batch,
+        "chunk_length": layout.chunk_length,
+        "chunk_bytes": case.chunk_nbytes,
+        "chunks": layout.chunks,
+        "raw": all(field.codec.is_raw for field in layout.fields),
+    }
+
+
+def main() -> None:
+    """Make what is missing, compare, print, draw."""
+    arguments = parse()
+    for number in STOPS:  # what was started is ended, and cgroups are removed, on the way out
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
+    try:
+        source, case = prepare(arguments)
+        sections = run(arguments, case)
+    except (WrongSamplesError, LaunchError, mmapload.MmaploadError) as error:
+        raise SystemExit(f"{type(error).__name__}: {error}") from error
+    data, where = about(source, case), machine()
+    title = (
+        f"{data['samples']:,} samples, {data['npz_bytes'] / 1e9:.2f} GB of .npz, batches of {case.batch}; "
+        f"medians of {arguments.rounds} interleaved rounds"
     )
-    print(f"page cache warm, medians of {arguments.rounds} interleaved rounds")
-    print(", ".join(f"{name} {value}" for name, value in machine().items()))
-    print(f"\n{table(rates)}")
+    check = (
+        f"In every epoch of every loader each sample came once: {len(case.expected):,} different "
+        f"fingerprints of up to {BYTES_PER_FIELD} bytes a field for {len(case.files):,} samples"
+    )
+    print(f"\n{title}.")
+    print(f"The store has chunks of {data['chunk_length']} samples, {format_size(data['chunk_bytes'])}.")
+    print(f"{check}.")
+    print(
+        "Read: from the disk, in one epoch. Memory: the most during an epoch, of all processes of a loader, "
+        "beyond what there was before; cached are the pages of files that they have mapped, or under a limit "
+        "all that count against it."
+    )
+    print(", ".join(f"{name} {value}" for name, value in where.items()))
+    for section in sections:
+        print(f"\n{table(section)}")
     if arguments.chart:
-        chart(rates, arguments.chart)
+        draw(sections, title, arguments.chart)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine(), "samples_per_second": rates}, indent=2))
+        told = {
+            "machine": where,
+            "data": data,
+            "check": check,
+            "rounds": arguments.rounds,
+            "settings": {section.name: as_json(section) for section in sections},
+        }
+        arguments.json.parent.mkdir(parents=True, exist_ok=True)
+        arguments.json.write_text(json.dumps(told, indent=2))
 
 
 if __name__ == "__main__":

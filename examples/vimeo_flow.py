@@ -248,6 +248,12 @@ def check_each_once(what: str, samples: list[int], total: int) -> None:
         raise SystemExit(f"{what}: of {total} samples {missing} are missing, {repeated} came more than once")
 
 
+def check_went_down(what: str, losses: list[float]) -> None:
+    """Exit with the losses unless the last is less than the first, or the only one."""
+    if len(losses) > 1 and not losses[-1] < losses[0]:
+        raise SystemExit(f"{what}: the loss did not go down: {losses}")
+
+
 def train(arguments: argparse.Namespace, device: torch.device) -> None:
     """Train for some epochs; exit with 1 unless each had every sample once and the losses went down."""
     first = dist.get_rank() == 0
@@ -283,13 +289,8 @@ def train(arguments: argparse.Namespace, device: torch.device) -> None:
         check_each_once("validation", sorted(set(after.samples)), total)
     else:
         check_each_once("validation", after.samples, total)
-    losses = [epoch.image_loss for epoch in epochs]
-    went_down = after.image_loss < before.image_loss and (len(losses) == 1 or losses[-1] < losses[0])
-    if not went_down:
-        raise SystemExit(
-            f"the loss did not go down: {losses} in training, "
-            f"{before.image_loss} to {after.image_loss} in validation"
-        )
+    check_went_down("validation", [before.image_loss, after.image_loss])
+    check_went_down("training", [epoch.image_loss for epoch in epochs])
 
 
 def make_sample(number: int, height: int, width: int) -> dict[str, np.ndarray]:

@@ -1,47 +1,100 @@
-"""Read one chunk file: open it, check its size and checksum, decode it."""
+"""Read one chunk file: open it, check its size and checksum, decode it.
+
+Nothing is allocated before the file's own size makes it plausible: a store's metadata may claim anything.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from mmapload.codecs import CHECKSUM_BYTES, Bytes, checksum
 from mmapload.errors import ChunkError
+from mmapload.frames import EXPANSION
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mmapload.layout import FieldLayout
 
-__all__ = ["expect_checksum", "open_chunk_file", "read_chunk_file", "read_exactly"]
+__all__ = [
+    "ChunkContent",
+    "expect_checksum",
+    "fresh_bytes",
+    "open_chunk_file",
+    "read_chunk_file",
+    "read_exactly",
+    "shown_checksum",
+]
+
+_KINDS: Final = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFCHR: "a character device",
+}
 
 
-def read_chunk_file(layout: FieldLayout, chunk: int, path: str, out: Bytes, *, verify: bool = True) -> int:
-    """Read one chunk file, check it, and decode it into `out`.
+@dataclass(frozen=True, slots=True)
+class ChunkContent:
+    """What a chunk file holds.
+
+    Attributes
+    ----------
+    data : ndarray of uint8
+        The chunk, decoded.
+    file_nbytes : int
+        Bytes read from the file.
+    trailer : bytes
+        The checksum that ends it.
+    """
+
+    data: Bytes
+    file_nbytes: int
+    trailer: bytes
+
+
+def fresh_bytes(nbytes: int) -> Bytes:
+    """Return memory of its own for a chunk."""
+    return np.empty(nbytes, np.uint8)
+
+
+def read_chunk_file(
+    layout: FieldLayout,
+    chunk: int,
+    path: str,
+    allocate: Callable[[int], Bytes] = fresh_bytes,
+    *,
+    verify: bool = True,
+) -> ChunkContent:
+    """Read one chunk file, check it, and decode it.
 
     Parameters
     ----------
-    out : ndarray of uint8
-        `layout.chunk_nbytes` long; filled exactly.
+    allocate : callable
+        Called with `layout.chunk_nbytes`, for memory that is filled exactly; but not before the file's size,
+        and where it is a frame also its header, say that there are so many bytes.
     verify : bool
         Whether to compute the checksum. Sizes are always checked.
-
-    Returns
-    -------
-    int
-        Bytes read from the file.
 
     Raises
     ------
     ChunkError
-        If the file is missing, unreadable, of the wrong size, or damaged.
+        If the file is missing, unreadable, no regular file, of a wrong size, or damaged; or if there is too
+        little memory.
     """
+    is_raw = layout.codec.is_raw
     fd, size = open_chunk_file(layout, chunk, path)
     try:
-        payload = size - CHECKSUM_BYTES
-        encoded = out if layout.codec.is_raw else np.empty(payload, np.uint8)
         trailer = bytearray(CHECKSUM_BYTES)
+        take = allocate if is_raw else fresh_bytes
+        encoded = _allocated(layout, chunk, path, size - CHECKSUM_BYTES, take)
         try:
             read = _read_fully(fd, encoded, trailer)
         except OSError as error:
@@ -52,12 +105,36 @@ def read_chunk_file(layout: FieldLayout, chunk: int, path: str, out: Bytes, *, v
         os.close(fd)
     if verify:
         expect_checksum(layout, chunk, path, encoded, bytes(trailer))
-    if not layout.codec.is_raw:
-        try:
-            layout.codec.decode(encoded, out)
-        except ValueError as error:
-            raise ChunkError(layout.name, chunk, path, f"{layout.codec.name} data", str(error)) from error
-    return size
+    if is_raw:
+        return ChunkContent(encoded, size, bytes(trailer))
+    data = _decoded(layout, chunk, path, encoded, allocate)
+    return ChunkContent(data, size, bytes(trailer))
+
+
+def _decoded(
+    layout: FieldLayout, chunk: int, path: str, encoded: Bytes, allocate: Callable[[int], Bytes]
+) -> Bytes:
+    expected = f"{layout.codec.name} data of {layout.chunk_nbytes} bytes"
+    try:
+        holds = layout.codec.content_nbytes(encoded)
+        if holds == layout.chunk_nbytes:
+            data = _allocated(layout, chunk, path, layout.chunk_nbytes, allocate)
+            layout.codec.decode(encoded, data)
+            return data
+    except ValueError as error:
+        raise ChunkError(layout.name, chunk, path, expected, str(error)) from error
+    raise ChunkError(layout.name, chunk, path, expected, f"a frame that holds {holds} bytes")
+
+
+def _allocated(
+    layout: FieldLayout, chunk: int, path: str, nbytes: int, allocate: Callable[[int], Bytes]
+) -> Bytes:
+    try:
+        return allocate(nbytes)
+    except (MemoryError, OSError) as error:  # of numpy, and of a mapping
+        advice = "close other programs, or preprocess again with a smaller --chunk-bytes"
+        expected = f"{nbytes} bytes of memory to read it"
+        raise ChunkError(layout.name, chunk, path, expected, "too little", advice) from error
 
 
 def open_chunk_file(layout: FieldLayout, chunk: int, path: str) -> tuple[int, int]:
@@ -66,21 +143,53 @@ def open_chunk_file(layout: FieldLayout, chunk: int, path: str) -> tuple[int, in
     Raises
     ------
     ChunkError
-        If it is missing, unreadable, or of a size that it cannot have.
+        If it is missing, unreadable, no regular file, or of a size that it cannot have.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # so that a pipe in its place does not block
+        # A pipe in its place does not block, and a link is not followed.
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as error:
-        found = "no such file" if isinstance(error, FileNotFoundError) else str(error.strerror)
-        raise ChunkError(layout.name, chunk, path, "a chunk file", found) from error
+        raise _not_opened(layout, chunk, path, error) from error
     status = os.fstat(fd)
-    size, wanted = status.st_size, layout.raw_file_nbytes
-    if not stat.S_ISREG(status.st_mode) or size <= CHECKSUM_BYTES or (wanted is not None and size != wanted):
-        os.close(fd)
-        expected = f"{wanted} bytes" if wanted is not None else f"more than {CHECKSUM_BYTES} bytes"
-        found = f"{size} bytes" if stat.S_ISREG(status.st_mode) else "something that is no file"
-        raise ChunkError(layout.name, chunk, path, expected, found)
-    return fd, size
+    least, most = _file_sizes(layout)
+    if stat.S_ISREG(status.st_mode) and least <= status.st_size <= most:
+        return fd, status.st_size
+    os.close(fd)
+    if not stat.S_ISREG(status.st_mode):
+        raise ChunkError(layout.name, chunk, path, "a chunk file", _kind(status.st_mode))
+    expected = f"{least} bytes"
+    if least != most:
+        expected = f"{least} to {most} bytes, for {layout.chunk_nbytes} in {layout.codec.name}"
+    raise ChunkError(layout.name, chunk, path, expected, f"{status.st_size} bytes")
+
+
+def _file_sizes(layout: FieldLayout) -> tuple[int, int]:
+    """Return the least and the greatest size that a chunk file can have."""
+    nbytes = layout.chunk_nbytes
+    if layout.codec.is_raw:
+        return nbytes + CHECKSUM_BYTES, nbytes + CHECKSUM_BYTES
+    # What does not compress becomes longer by less than 1 % and a header; the bound keeps a file that claims
+    # to be huge from being taken for a frame.
+    return -(-nbytes // EXPANSION[layout.codec.name]) + CHECKSUM_BYTES, 2 * nbytes + 2**16
+
+
+def _not_opened(layout: FieldLayout, chunk: int, path: str, error: OSError) -> ChunkError:
+    found, advice = error.strerror or str(error), ""
+    if isinstance(error, FileNotFoundError):
+        found = "no such file"
+    else:
+        with contextlib.suppress(OSError):
+            mode = os.lstat(path).st_mode
+            if stat.S_ISLNK(mode):
+                found = f"a symbolic link to {os.readlink(path)}"
+                advice = "a store holds its own files: copy it with links followed (cp -rL)"
+            elif not stat.S_ISREG(mode):
+                found = _kind(mode)
+    return ChunkError(layout.name, chunk, path, "a chunk file", found, advice)
+
+
+def _kind(mode: int) -> str:
+    return _KINDS.get(stat.S_IFMT(mode), "something that is no file")
 
 
 def expect_checksum(layout: FieldLayout, chunk: int, path: str, encoded: Bytes, trailer: bytes) -> None:
@@ -91,9 +200,14 @@ def expect_checksum(layout: FieldLayout, chunk: int, path: str, encoded: Bytes, 
             layout.name,
             chunk,
             path,
-            f"checksum {trailer[::-1].hex()}",
-            f"{found[::-1].hex()}: the file is damaged",
+            f"checksum {shown_checksum(trailer)}",
+            f"{shown_checksum(found)}: the file is damaged",
         )
+
+
+def shown_checksum(trailer: bytes) -> str:
+    """Write a checksum as people write such numbers, in hexadecimal."""
+    return trailer[::-1].hex()
 
 
 def _read_fully(fd: int, encoded: Bytes, trailer: bytearray) -> int:

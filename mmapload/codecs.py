@@ -4,23 +4,19 @@ Every chain ends in `crc32c`: the last four bytes of a file are the CRC-32C (Cas
 before them, little-endian. What precedes them is the array itself (`raw`) or one compressed frame.
 A codec is never looked up in an open registry, so a store cannot name code to be run.
 
-Sources: Zarr v3 codec specifications `bytes`, `crc32c`, `zstd`, `blosc`; RFC 8878 (zstd frame header);
-the c-blosc 1 header.
+Sources: Zarr v3 codec specifications `bytes`, `crc32c`, `zstd`, `blosc`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeGuard
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from mmapload.errors import shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from mmapload.frames import blosc_content_nbytes, zstd_content_nbytes
 
 __all__ = [
     "CHECKSUM_BYTES",
@@ -30,9 +26,7 @@ __all__ = [
     "RawCodec",
     "ZstdCodec",
     "checksum",
-    "codec_chain",
     "codec_named",
-    "parse_chain",
 ]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -71,6 +65,15 @@ class Codec(Protocol):
     def encode(self, data: Bytes) -> Bytes:
         """Return `data` encoded; `raw` returns `data` itself. Thread-safe; releases the GIL."""
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Read how many bytes `encoded` says that it holds; nothing is decoded.
+
+        Raises
+        ------
+        ValueError
+            If `encoded` is no frame, or does not say.
+        """
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Decode into `out`, filling it exactly. Thread-safe; releases the GIL.
 
@@ -93,10 +96,13 @@ class RawCodec:
         """Return `data` itself."""
         return data
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Count them."""
+        return encoded.nbytes
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Copy."""
-        if encoded.nbytes != out.nbytes:
-            raise ValueError(f"expected {out.nbytes} bytes, found {encoded.nbytes}")
+        _expect_nbytes(self, encoded, out)
         np.copyto(out, encoded)
 
 
@@ -128,12 +134,16 @@ class ZstdCodec:
 
         return np.frombuffer(zstd.compress(data, self.level, self.checksum), np.uint8)
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Read the frame's header."""
+        return zstd_content_nbytes(encoded)
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Decompress one frame."""
         from numcodecs import zstd
 
         # numcodecs leaves the rest of `out` as it was when a frame is smaller, so its size is read first.
-        _expect_size("zstd", _zstd_content_size(encoded), out)
+        _expect_nbytes(self, encoded, out)
         try:
             zstd.decompress(encoded, out)
         except RuntimeError as error:
@@ -182,40 +192,25 @@ class BloscCodec:
         )
         return np.frombuffer(frame, np.uint8)
 
+    def content_nbytes(self, encoded: Bytes) -> int:
+        """Read the frame's header."""
+        return blosc_content_nbytes(encoded)
+
     def decode(self, encoded: Bytes, out: Bytes) -> None:
         """Decompress one frame."""
         from numcodecs import blosc
 
-        if encoded.nbytes < 16:
-            raise ValueError(f"a blosc frame has a header of 16 bytes, found {encoded.nbytes}")
-        # Bytes 4 to 16 are the sizes of content, block and frame.
-        content, _, frame = (int(size) for size in encoded[4:16].view("<u4"))
-        _expect_size("blosc", content, out)
-        if frame != encoded.nbytes:
-            raise ValueError(f"a blosc frame of {frame} bytes in {encoded.nbytes} bytes")
+        _expect_nbytes(self, encoded, out)
         try:
             blosc.decompress(encoded, out)
         except RuntimeError as error:
             raise ValueError(f"a damaged blosc frame ({error})") from error
 
 
-def _expect_size(kind: str, found: int | None, out: Bytes) -> None:
+def _expect_nbytes(codec: Codec, encoded: Bytes, out: Bytes) -> None:
+    found = codec.content_nbytes(encoded)
     if found != out.nbytes:
-        raise ValueError(f"a {kind} frame of {out.nbytes} bytes expected, found one of {found}")
-
-
-def _zstd_content_size(frame: Bytes) -> int | None:
-    """Read the content size from a zstd frame header (RFC 8878, section 3.1.1.1); None if it has none."""
-    header = frame[:18].tobytes()
-    if header[:4] != b"\x28\xb5\x2f\xfd" or len(header) < 6:
-        raise ValueError("no zstd frame")
-    descriptor = header[4]
-    single_segment = descriptor >> 5 & 1
-    width = (1 if single_segment else 0, 2, 4, 8)[descriptor >> 6]
-    start = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    if width == 0 or start + width > len(header):
-        return None
-    return int.from_bytes(header[start : start + width], "little") + (256 if width == 2 else 0)
+        raise ValueError(f"{codec.name}: {out.nbytes} bytes expected, found {found}")
 
 
 CODEC_NAMES: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")
@@ -241,80 +236,3 @@ def codec_named(name: str, itemsize: int) -> Codec:
     if name in CODEC_NAMES:
         return BloscCodec(name.removeprefix("blosc-"), itemsize)
     raise ValueError(f"there is no codec {name!r}; choose one of {', '.join(CODEC_NAMES)}")
-
-
-def codec_chain(codec: Codec, itemsize: int) -> list[dict[str, Any]]:
-    """Return the list under `codecs` in `zarr.json`.
-
-    Examples
-    --------
-    >>> codec_chain(RawCodec(), itemsize=4)
-    [{'name': 'bytes', 'configuration': {'endian': 'little'}}, {'name': 'crc32c'}]
-    """
-    first: dict[str, Any] = {"name": "bytes"}
-    if itemsize > 1:
-        first["configuration"] = {"endian": "little"}
-    compressor = codec.configuration
-    return [first, *([compressor] if compressor else []), {"name": "crc32c"}]
-
-
-def parse_chain(chain: object, itemsize: int) -> Codec:
-    """Read the list under `codecs` in `zarr.json`; the inverse of `codec_chain`.
-
-    Raises
-    ------
-    ValueError
-        Saying what is not as the format wants it.
-    """
-    if not isinstance(chain, list) or not all(isinstance(entry, dict) for entry in chain):
-        raise ValueError("codecs must be a list of objects")
-    names = [entry.get("name") for entry in chain]
-    if len(chain) not in {2, 3} or names[0] != "bytes" or names[-1] != "crc32c":
-        raise ValueError(
-            f"codecs must be bytes, at most one of zstd and blosc, and crc32c; found {shown(names)}"
-        )
-    endian = _settings(chain[0]).get("endian", "little" if itemsize == 1 else None)
-    if endian != "little":
-        raise ValueError(f"only little-endian bytes are supported, found {shown(endian)}")
-    if set(_settings(chain[0])) - {"endian"} or _settings(chain[-1]):
-        raise ValueError(f"bytes is configured by endian only and crc32c by nothing, found {shown(chain)}")
-    if len(chain) == 2:
-        return RawCodec()
-    parse = _PARSERS.get(names[1]) if isinstance(names[1], str) else None
-    if parse is None:
-        raise ValueError(f"the codec {shown(names[1])} is none of this format's: zstd, blosc")
-    return parse(_settings(chain[1]))
-
-
-def _settings(entry: Mapping[str, Any]) -> Mapping[str, Any]:
-    settings = entry.get("configuration", {})
-    if not isinstance(settings, dict):
-        raise ValueError(f"the configuration of {shown(entry.get('name'))} must be an object")  # noqa: TRY004 - one kind of error for all bad metadata
-    return settings
-
-
-def _parse_zstd(settings: Mapping[str, Any]) -> Codec:
-    level, with_checksum = settings.get("level"), settings.get("checksum", False)
-    if not _is_int(level) or not isinstance(with_checksum, bool):
-        raise ValueError(f"zstd needs an integer level and a boolean checksum, found {shown(settings)}")
-    return ZstdCodec(level, with_checksum)
-
-
-def _parse_blosc(settings: Mapping[str, Any]) -> Codec:
-    cname, shuffle = str(settings.get("cname")), settings.get("shuffle")
-    if cname not in {"lz4", "zstd"} or shuffle != "shuffle":
-        raise ValueError(f"blosc needs lz4 or zstd, and shuffle; found {shown(cname)} and {shown(shuffle)}")
-    typesize, clevel, blocksize = (settings.get(key) for key in ("typesize", "clevel", "blocksize"))
-    if not (_is_int(typesize) and _is_int(clevel) and _is_int(blocksize)) or typesize < 1:
-        raise ValueError(f"blosc needs typesize, clevel and blocksize as integers, found {shown(settings)}")
-    return BloscCodec(cname, typesize, clevel, blocksize)
-
-
-_PARSERS: Final[dict[str, Callable[[Mapping[str, Any]], Codec]]] = {
-    "zstd": _parse_zstd,
-    "blosc": _parse_blosc,
-}
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)

@@ -14,10 +14,12 @@ from torch.utils.data import Dataset, get_worker_info
 
 from mmapload.batches import ReadyBatch, Sample
 from mmapload.budget import resolve_budget
-from mmapload.errors import ChunkError
+from mmapload.checks import VERIFY, Checks, Verify
+from mmapload.chunkfile import open_chunk_file
 from mmapload.gather import BatchReader, Take
 from mmapload.order import Geometry
-from mmapload.readers import VERIFY, Checks, Verify, reader_for
+from mmapload.ranks import processes_here
+from mmapload.readers import reader_for
 from mmapload.residency import Residency
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
@@ -97,9 +99,10 @@ class ChunkDataset(Dataset[Any]):
         self.with_index = with_index
         if with_index and "index" in self.field_names:
             raise ValueError("with_index adds an entry named 'index', and the store has a field of that name")
-        _refuse_missing(self.store, self.fields)
+        self.store.expect_all_files(self.fields)
         self.memory = resolve_budget(memory)
         if self.memory < self.chunk_nbytes:
+            _expect_sizes(self.store, self.fields)
             raise ValueError(
                 f"memory={memory!r} is {format_size(self.memory)} here, and one chunk takes "
                 f"{format_size(self.chunk_nbytes)}: give more memory, load fewer fields, or preprocess "
@@ -107,7 +110,7 @@ class ChunkDataset(Dataset[Any]):
             )
         self.follows_chunks = False
         self.workers = 0  # told by ChunkDataLoader, so that a window fits in each
-        self._checks = Checks(verify, len(self.fields), self.store.layout.chunks)
+        self._checks = self._make_checks(verify)
         self._reading: BatchReader | None = None
         self._warned = _shared_byte()
 
@@ -125,6 +128,10 @@ class ChunkDataset(Dataset[Any]):
         if twice:
             raise ValueError(f"fields names {twice[0]!r} twice")
         return tuple(self.store.field(name) for name in names)
+
+    def _make_checks(self, verify: Verify) -> Checks:
+        # Without a chunk file there is nothing to check, however many chunks the store says that it has.
+        return Checks(verify, len(self.fields), self.store.layout.chunks if self.chunk_nbytes else 0)
 
     @property
     def field_names(self) -> tuple[str, ...]:
@@ -155,7 +162,7 @@ class ChunkDataset(Dataset[Any]):
     @property
     def _share(self) -> int:
         """Bytes that resident chunks may take in this process."""
-        return self.memory if self.is_raw else self.memory // _processes(self.workers)
+        return self.memory if self.is_raw else self.memory // processes_here(self.workers)
 
     @property
     def chunks_held(self) -> int:
@@ -192,9 +199,8 @@ class ChunkDataset(Dataset[Any]):
         """
         if type(self).__getitem__ is not ChunkDataset.__getitem__:
             return [self[index] for index in indices]
-        if isinstance(indices, SlotIndices) and indices.take is not None and self.transform is None:
-            return self.read(indices, indices.take)
-        return self.finish(self.read(indices))
+        take = indices.take if isinstance(indices, SlotIndices) and self.transform is None else None
+        return self.finish(self.read(indices, take))
 
     def finish(self, batch: ReadyBatch) -> Sequence[Any]:
         """Apply the transform, if there is one, to every sample of a batch."""
@@ -291,7 +297,7 @@ class ChunkDataset(Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._checks = Checks(state["_checks"], len(self.fields), self.store.layout.chunks)
+        self._checks = self._make_checks(state["_checks"])
         self._warned = _shared_byte()
         self._warned[0] = state["_warned"]
 
@@ -301,19 +307,9 @@ def _shared_byte() -> mmap.mmap:
     return mmap.mmap(-1, 1)
 
 
-def _refuse_missing(store: Store, fields: tuple[FieldLayout, ...]) -> None:
-    missing = store.missing_chunks(fields)
-    if missing:
-        field, chunk, path = missing[0]
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise ChunkError(field, chunk, path, "a chunk file", f"no such file{more}")
-
-
-def _processes(workers: int) -> int:
-    """Count the processes of this machine that share a budget: local ranks times DataLoader workers.
-
-    A worker knows how many there are; the process that starts them knows if it has been told.
-    """
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    worker = get_worker_info()
-    return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else max(1, workers))
+def _expect_sizes(store: Store, fields: Iterable[FieldLayout]) -> None:
+    """Blame a store that claims larger chunks than its files can hold, before the memory is blamed."""
+    for field in fields:
+        if field.sample_nbytes:
+            fd, _ = open_chunk_file(field, 0, store.chunk_path(field, 0))
+            os.close(fd)

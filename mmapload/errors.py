@@ -7,7 +7,7 @@ not know mmapload would expect.
 from __future__ import annotations
 
 import reprlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -106,9 +106,16 @@ class ChunkError(MmaploadError, OSError):
         Which chunk of which field, and its file.
     expected, found : str
         What the store promises, and what is there.
+    samples : range or None
+        Numbers of the samples in that chunk, where they are known.
+    names : tuple of str
+        Where the first of these samples came from, if the store keeps names.
 
     Notes
     -----
+    `Store.sample_name` and `mmapload info STORE --sample I` tell the name of any sample; those of a chunk may
+    lie anywhere in their source, where `preprocess --shuffle` has mixed them.
+
     With a single argument it is a message, and the attributes are empty: so torch can raise this class again
     for an error of a worker process, whose message and traceback it carries over as text.
     """
@@ -121,6 +128,8 @@ class ChunkError(MmaploadError, OSError):
         expected: str = "",
         found: str = "",
         advice: str = "",
+        samples: range | None = None,
+        names: Iterable[str] = (),
     ) -> None:
         carried_over = "" if path else field
         self.field = "" if carried_over else field
@@ -129,15 +138,34 @@ class ChunkError(MmaploadError, OSError):
         self.expected = expected
         self.found = found
         self.advice = advice or "restore the file from a copy, or preprocess again"
-        where = f"chunk {chunk} of field {field!r}"
+        self.samples = samples
+        self.names = tuple(names)
+        where = f"chunk {chunk} of field {field!r}{self._samples_text()}"
         super().__init__(
             carried_over or printable(f"{where}: expected {expected}, found {found} in {path}; {self.advice}")
         )
 
-    def __reduce__(self) -> tuple[type[ChunkError], tuple[str | int, ...]]:
+    def _samples_text(self) -> str:
+        if not self.samples:
+            return ""
+        first, last = self.samples[0], self.samples[-1]
+        numbers = f", sample {first}" if first == last else f", samples {first} to {last}"
+        if not self.names:
+            return numbers
+        # No "A to B": names need not be consecutive.
+        more = len(self.samples) - len(self.names)
+        return f"{numbers} ({', '.join(map(shown, self.names))}{f' and {more} more' if more > 0 else ''})"
+
+    def of_samples(self, samples: range, names: Iterable[str]) -> ChunkError:
+        """Return this error with the samples that it concerns."""
+        told = (self.field, self.chunk, self.path, self.expected, self.found, self.advice)
+        return type(self)(*told, samples, names).with_traceback(self.__traceback__)
+
+    def __reduce__(self) -> tuple[type[ChunkError], tuple[Any, ...]]:
         if not self.path:
             return type(self), (str(self),)
-        return type(self), (self.field, self.chunk, self.path, self.expected, self.found, self.advice)
+        told = (self.field, self.chunk, self.path, self.expected, self.found, self.advice)
+        return type(self), (*told, self.samples, self.names)
 
 
 class SourceError(MmaploadError, ValueError):

@@ -36,7 +36,7 @@ __all__ = [
 
 FORMAT_VERSION: Final = 1
 RESERVED_GROUP: Final = "__mmapload__"
-"""Group beside the fields that keeps the samples' source names."""
+"""Group beside the fields that keeps the samples' source names and the chunk files' checksums."""
 
 _REAL = (
     "int8",
@@ -136,6 +136,8 @@ class StoreLayout:
         Whether the source's name of every sample is kept.
     source : mapping
         How the store was made: kind of source, number of samples skipped, shuffle seed.
+    has_checksums : bool
+        Whether the checksum of every chunk file is listed.
     """
 
     samples: int
@@ -144,6 +146,7 @@ class StoreLayout:
     fields: tuple[FieldLayout, ...]
     has_names: bool = False
     source: Mapping[str, Any] = field(default_factory=dict)
+    has_checksums: bool = False
 
     @property
     def chunks(self) -> int:
@@ -173,6 +176,7 @@ class StoreLayout:
                 "batch_size": self.batch_size,
                 "fields": {each.name: {} for each in self.fields},
                 "names": self.has_names,
+                **({"checksums": True} if self.has_checksums else {}),
                 "source": dict(self.source),
             }
         }

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeGuard
 
 import numpy as np
 
-from mmapload.codecs import BLOSC_MAX_BYTES, BloscCodec, parse_chain
+from mmapload.chains import parse_chain
+from mmapload.codecs import BLOSC_MAX_BYTES, BloscCodec
 from mmapload.errors import shown
 from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout, name_faults
 
@@ -84,6 +85,9 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
     for key, wanted in (("fields", dict), ("names", bool), ("source", dict)):
         if not isinstance(notes.get(key), wanted):
             problems.append(f"{where}: {key}: expected {wanted.__name__}, found {shown(notes.get(key))}")
+    checksums = notes.get("checksums", False)
+    if not isinstance(checksums, bool):
+        problems.append(f"{where}: checksums: expected bool, found {shown(checksums)}")
     names, found = _parse_fields(notes.get("fields"))
     problems += [f"{where}: {problem}" for problem in found]
     source = notes.get("source")
@@ -94,6 +98,7 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
         (),
         notes.get("names") is True,
         source if isinstance(source, dict) else {},
+        checksums is True,
     )
     return layout, names, problems
 

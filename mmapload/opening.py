@@ -76,8 +76,7 @@ def read_layout(folder: str) -> StoreLayout:
     lengths = sorted({each.chunk_length for each in fields})
     if len(lengths) > 1:
         problems.append(f"all fields must have one chunk length, found {shown(lengths)}")
-    if layout.has_names:
-        problems += _links(folder)
+    problems += _links(folder)
     if problems:
         raise LayoutError(folder, problems)
     return dataclasses.replace(layout, chunk_length=lengths[0], fields=tuple(fields))
@@ -104,12 +103,16 @@ def _read_field(folder: str, name: str, layout: StoreLayout) -> tuple[FieldLayou
 
 
 def _links(folder: str) -> list[str]:
-    """Return what is wrong with the folders that keep the samples' names."""
+    """Return what is wrong with the reserved folders; whoever reads their files names what is missing."""
+    group = os.path.join(folder, RESERVED_GROUP)
     try:
-        for name in (RESERVED_GROUP, f"{RESERVED_GROUP}/names", f"{RESERVED_GROUP}/ends"):
-            _kind(os.path.join(folder, name), name)
+        if _kind(group, RESERVED_GROUP) == stat.S_IFDIR:
+            for name in sorted(os.listdir(group)):
+                _kind(os.path.join(group, name), f"{RESERVED_GROUP}/{name}")
     except _Unreadable as problem:
         return [str(problem)]
+    except OSError as error:
+        return [f"{RESERVED_GROUP}: cannot be read ({error.strerror})"]
     return []
 
 

@@ -6,11 +6,10 @@ Both readers give equal arrays for the same store; only where the memory comes f
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -21,42 +20,18 @@ from mmapload.errors import ChunkError, StateMismatchError
 from mmapload.mappings import drop_pages, map_private, populate
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     import numpy.typing as npt
 
+    from mmapload.checks import Checks
     from mmapload.layout import FieldLayout
     from mmapload.store import Store
 
-__all__ = ["BufferedReader", "Checks", "ChunkArrays", "ChunkReader", "MappedReader", "Verify", "reader_for"]
+__all__ = ["BufferedReader", "ChunkArrays", "ChunkReader", "MappedReader", "reader_for"]
 
 ChunkArrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """The samples of one chunk: field name -> array of shape (samples, *field shape), writable, private."""
-
-Verify: TypeAlias = Literal["first", "never", "always"]
-VERIFY: Final = ("first", "never", "always")
-
-
-class Checks:
-    """Which chunk files still have to be checked against their checksum.
-
-    The marks lie in memory that forked processes share, so a chunk checked by one is checked for all.
-    """
-
-    def __init__(self, verify: Verify, fields: int, chunks: int) -> None:
-        self.verify = verify
-        self._chunks = chunks
-        self._marks = mmap.mmap(-1, max(1, fields * chunks))
-
-    def due(self, field: int, chunk: int) -> bool:
-        """Say whether loading this chunk must compute its checksum."""
-        return self.verify == "always" or (
-            self.verify == "first" and not self._marks[field * self._chunks + chunk]
-        )
-
-    def passed(self, field: int, chunk: int) -> None:
-        """Note that the checksum was right."""
-        self._marks[field * self._chunks + chunk] = 1
 
 
 class ChunkReader(Protocol):
@@ -132,8 +107,23 @@ class _Reader:
         self._root = _identity(store.path)
         self._counting = threading.Lock()
 
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Say in errors which samples they concern; but of a store that was replaced, that it was."""
+        try:
+            yield
+        except ChunkError as error:
+            self._refuse_replaced()
+            raise self.store.located(error) from error.__cause__
+
     def _finish(self, chunks: int, nbytes: int) -> None:
         """Count what was read, and refuse it if the store was replaced meanwhile: old and new would mix."""
+        self._refuse_replaced()
+        with self._counting:
+            self.chunks_loaded += chunks
+            self.bytes_loaded += nbytes
+
+    def _refuse_replaced(self) -> None:
         root = _identity(self.store.path)
         if root != self._root:
             raise StateMismatchError(
@@ -141,9 +131,6 @@ class _Reader:
                 f"folder {self._root}",
                 f"{root}",
             )
-        with self._counting:
-            self.chunks_loaded += chunks
-            self.bytes_loaded += nbytes
 
     def _paths(self, chunk: int) -> list[tuple[int, FieldLayout, str]]:
         return [(i, field, self.store.chunk_path(field, chunk)) for i, field in enumerate(self.fields)]
@@ -175,13 +162,15 @@ class MappedReader(_Reader):
     ) -> ChunkArrays:
         """Map the rows, bring all their pages in, and check the chunk if that is due."""
         stop = self._stop(chunk, stop)
-        arrays, nbytes = self._map(chunk, start, stop, drop=self.drop_behind, bring_in=not in_memory)
+        with self._reading():
+            arrays, nbytes = self._map(chunk, start, stop, drop=self.drop_behind, bring_in=not in_memory)
         self._finish(1, nbytes)
         return arrays
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Bring the pages in, check the chunk if that is due, and leave them to the page cache."""
-        self._map(chunk, start, self._stop(chunk, stop), drop=False, bring_in=True)
+        with self._reading():
+            self._map(chunk, start, self._stop(chunk, stop), drop=False, bring_in=True)
 
     def _map(
         self, chunk: int, start: int, stop: int, *, drop: bool, bring_in: bool
@@ -207,8 +196,9 @@ class MappedReader(_Reader):
             finally:
                 os.close(fd)
             if due:
-                payload = memory[: field.chunk_nbytes]
-                expect_checksum(field, chunk, path, payload, memory[field.chunk_nbytes :].tobytes())
+                payload, trailer = memory[: field.chunk_nbytes], memory[field.chunk_nbytes :].tobytes()
+                expect_checksum(field, chunk, path, payload, trailer)
+                self.store.expect_listed(field, chunk, trailer)
                 self.checks.passed(i, chunk)
             loaded += end - begin
             rows = memory[first - begin : last - begin]
@@ -226,21 +216,33 @@ class MappedReader(_Reader):
         fields = [(field, path) for _, field, path in self._paths(chunk) if field.sample_nbytes]
         if any(self.checks.due(i, chunk) for i, field in enumerate(self.fields) if field.sample_nbytes):
             return False
-        for field, path in fields:
-            fd, _ = open_chunk_file(field, chunk, path)
-            try:
-                target = into[field.name].reshape(len(into[field.name]), -1).view(np.uint8)
-                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
-                    if not read_exactly(fd, target[place], row * field.sample_nbytes):
-                        raise ChunkError(field.name, chunk, path, f"row {row}", "the end of the file")
-            except OSError as error:
-                if isinstance(error, ChunkError):
-                    raise
-                raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
-            finally:
-                os.close(fd)
+        with self._reading():
+            for field, path in fields:
+                self._read_rows(field, path, chunk, rows.tolist(), into[field.name], places.tolist())
         self._finish(0, len(rows) * sum(field.sample_nbytes for field, _ in fields))
         return True
+
+    def _read_rows(
+        self,
+        field: FieldLayout,
+        path: str,
+        chunk: int,
+        rows: list[int],
+        into: npt.NDArray[Any],
+        places: list[int],
+    ) -> None:
+        fd, _ = open_chunk_file(field, chunk, path)
+        try:
+            target = into.reshape(len(into), -1).view(np.uint8)
+            for row, place in zip(rows, places, strict=True):
+                if not read_exactly(fd, target[place], row * field.sample_nbytes):
+                    raise ChunkError(field.name, chunk, path, f"row {row}", "the end of the file")
+        except OSError as error:
+            if isinstance(error, ChunkError):
+                raise
+            raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
+        finally:
+            os.close(fd)
 
 
 class BufferedReader(_Reader):
@@ -261,33 +263,35 @@ class BufferedReader(_Reader):
         """Read, check if that is due, and decode the whole chunk."""
         stop = self._stop(chunk, stop)
         arrays, loaded = {}, 0
-        for i, field, path in self._paths(chunk):
-            shape = (field.chunk_length, *field.shape)
-            if field.sample_nbytes == 0:
-                arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
-                continue
-            memory = self._pools[i].take(field.chunk_nbytes)
-            due = self.checks.due(i, chunk)
-            size = read_chunk_file(field, chunk, path, memory, verify=due)
-            if due:
-                self.checks.passed(i, chunk)
-            if self.drop_behind:
-                drop_pages(path, 0, size)
-            loaded += size
-            arrays[field.name] = memory.view(field.dtype).reshape(shape)[start:stop]
+        with self._reading():
+            for i, field, path in self._paths(chunk):
+                shape = (field.chunk_length, *field.shape)
+                if field.sample_nbytes == 0:
+                    arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
+                    continue
+                due = self.checks.due(i, chunk)
+                content = read_chunk_file(field, chunk, path, self._pools[i].take, verify=due)
+                if due:
+                    self.store.expect_listed(field, chunk, content.trailer)
+                    self.checks.passed(i, chunk)
+                if self.drop_behind:
+                    drop_pages(path, 0, content.file_nbytes)
+                loaded += content.file_nbytes
+                arrays[field.name] = content.data.view(field.dtype).reshape(shape)[start:stop]
         self._finish(1, loaded)
         return arrays
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Ask the system to read the chunk's files ahead."""
-        for _, field, path in self._paths(chunk):
-            if field.sample_nbytes and hasattr(os, "posix_fadvise"):
-                fd, size = open_chunk_file(field, chunk, path)
-                try:
-                    with contextlib.suppress(OSError):  # advice, which a file system may not take
-                        os.posix_fadvise(fd, 0, size, os.POSIX_FADV_WILLNEED)
-                finally:
-                    os.close(fd)
+        with self._reading():
+            for _, field, path in self._paths(chunk):
+                if field.sample_nbytes and hasattr(os, "posix_fadvise"):
+                    fd, size = open_chunk_file(field, chunk, path)
+                    try:
+                        with contextlib.suppress(OSError):  # advice, which a file system may not take
+                            os.posix_fadvise(fd, 0, size, os.POSIX_FADV_WILLNEED)
+                    finally:
+                        os.close(fd)
 
     def read_rows(
         self,

@@ -14,7 +14,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from mmapload.errors import ChunkError
+from mmapload.errors import MmaploadError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -216,7 +216,7 @@ class Residency:
             if future is not None:
                 self._load(use.chunk, future)
             else:
-                with contextlib.suppress(ChunkError):  # whoever asks for the rows finds it again
+                with contextlib.suppress(MmaploadError):  # whoever asks for the rows finds it again
                     self.reader.warm(use.chunk, use.start, use.stop)
                     if self.holds_all:
                         self._warmed.add((use.chunk, use.start))

@@ -6,6 +6,7 @@ asked for, so a store opens in the same time whatever its size.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -17,25 +18,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from mmapload.checksums import ChecksumList
 from mmapload.chunkfile import read_chunk_file
-from mmapload.codecs import Bytes, RawCodec
 from mmapload.errors import ChunkError, MmaploadError
 from mmapload.layout import RESERVED_GROUP, FieldLayout, StoreLayout
 from mmapload.opening import METADATA, read_layout
+from mmapload.presence import chunks_there, missing_chunks
+from mmapload.reserved import NAME_ARRAYS, checksums_array, read_elements, reserved_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     import numpy.typing as npt
 
-__all__ = ["METADATA", "NAME_ARRAYS", "Store", "StrPath", "open_store"]
+    from mmapload.codecs import Bytes
+
+__all__ = ["METADATA", "Store", "StrPath", "open_store"]
 
 StrPath: TypeAlias = "str | os.PathLike[str]"
-NAME_ARRAYS: Final = {
-    "names": FieldLayout("names", np.dtype("u1"), (), 2**16, RawCodec()),
-    "ends": FieldLayout("ends", np.dtype("<i8"), (), 2**13, RawCodec()),
-}
-"""The reserved arrays: all names' UTF-8 bytes in one, and where each sample's name ends in the other."""
+_NAMES_SHOWN: Final = 3
+"""Source names in the message of an error, of all the samples in a chunk."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,6 +54,11 @@ class Store:
 
     path: str
     layout: StoreLayout
+    _checksums: ChecksumList | None = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        listed = ChecksumList(self.path, self.layout) if self.layout.has_checksums else None
+        object.__setattr__(self, "_checksums", listed)  # the dataclass is frozen
 
     def __len__(self) -> int:
         return self.layout.samples
@@ -81,9 +88,9 @@ class Store:
     @property
     def fingerprint(self) -> str:
         """Identify what the store holds by its layout, wherever it lies: 16 hexadecimal digits."""
-        told = repr(
-            (self.layout.root_attributes(), [dataclasses.astuple(each) for each in self.layout.fields])
-        )
+        # Whether checksums are listed changes nothing of what is in it.
+        root = dataclasses.replace(self.layout, has_checksums=False).root_attributes()
+        told = repr((root, [dataclasses.astuple(each) for each in self.layout.fields]))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def read_chunk(self, field: str, chunk: int) -> npt.NDArray[Any]:
@@ -97,15 +104,48 @@ class Store:
         Raises
         ------
         ChunkError
-            If its file is missing, of the wrong size, or damaged.
+            If its file is missing, of the wrong size, damaged, or another chunk's.
         """
         layout = self.field(field)
         if not 0 <= chunk < self.layout.chunks:
             raise IndexError(f"chunk {chunk} of {self.layout.chunks}")
-        out = np.empty((layout.chunk_length, *layout.shape), layout.dtype)
-        if out.nbytes:
-            read_chunk_file(layout, chunk, self.chunk_path(layout, chunk), out.reshape(-1).view(np.uint8))
-        return out[: self.layout.chunk_samples(chunk)]
+        shape = (layout.chunk_length, *layout.shape)
+        if not layout.sample_nbytes:
+            return np.empty(shape, layout.dtype)[: self.layout.chunk_samples(chunk)]
+        path = self.chunk_path(layout, chunk)
+        try:
+            content = read_chunk_file(layout, chunk, path)
+            self.expect_listed(layout, chunk, content.trailer)
+        except ChunkError as error:
+            raise self.located(error) from error.__cause__
+        return content.data.view(layout.dtype).reshape(shape)[: self.layout.chunk_samples(chunk)]
+
+    def expect_listed(self, field: FieldLayout, chunk: int, trailer: bytes) -> None:
+        """Compare the checksum that ends a chunk's file with the one that the store lists, if it lists any.
+
+        Raises
+        ------
+        ChunkError
+            If they differ, for files were swapped for instance; or if the list is damaged.
+        """
+        if self._checksums is not None:
+            self._checksums.expect(field, chunk, self.chunk_path(field, chunk), trailer)
+
+    def located(self, error: ChunkError) -> ChunkError:
+        """Return the error of a field's chunk file with the samples that are in the chunk.
+
+        Names of the first of them are added where the store keeps names and they can be read.
+        """
+        if error.chunk not in range(self.layout.chunks) or not any(
+            error.path == self.chunk_path(field, error.chunk) for field in self.layout.fields
+        ):
+            return error
+        first = error.chunk * self.layout.chunk_length
+        samples = range(first, first + self.layout.chunk_samples(error.chunk))
+        names: list[str] = []
+        with contextlib.suppress(ChunkError):  # one error is enough
+            names = [name for each in samples[:_NAMES_SHOWN] if (name := self.sample_name(each)) is not None]
+        return error.of_samples(samples, names)
 
     def sample_name(self, sample: int) -> str | None:
         """Return the source's name of a sample, or None if the store keeps no names."""
@@ -113,103 +153,137 @@ class Store:
             raise IndexError(f"sample {sample} of {len(self)}")
         if not self.layout.has_names:
             return None
-        stop = self._reserved("ends", sample, sample + 1).view("<i8")[0]
-        start = self._reserved("ends", sample - 1, sample).view("<i8")[0] if sample else 0
+        ends = NAME_ARRAYS["ends"]
+        start, stop = 0, int(read_elements(self.path, ends, sample, sample + 1).view("<i8")[0])
+        if sample:
+            start = int(read_elements(self.path, ends, sample - 1, sample).view("<i8")[0])
         if not 0 <= start <= stop:
             path = os.path.join(self.path, RESERVED_GROUP)
             raise ChunkError("ends", sample, path, "rising offsets", f"{start} before {stop}")
-        text = self._reserved("names", int(start), int(stop)).tobytes()
+        text = read_elements(self.path, NAME_ARRAYS["names"], start, stop).tobytes()
         return text.decode("utf-8", "surrogateescape")
 
-    def _reserved(self, name: str, start: int, stop: int) -> Bytes:
-        """Read elements [start, stop) of a reserved array, as bytes."""
-        layout = NAME_ARRAYS[name]
-        out = np.empty(layout.chunk_nbytes, np.uint8)
-        parts = []
-        while start < stop:
-            chunk, first = divmod(start, layout.chunk_length)
-            last = min(layout.chunk_length, first + stop - start)
-            read_chunk_file(layout, chunk, self._reserved_path(layout, chunk), out)
-            parts.append(out[first * layout.sample_nbytes : last * layout.sample_nbytes].copy())
-            start += last - first
-        return np.concatenate(parts) if parts else out[:0]
-
-    def _reserved_path(self, layout: FieldLayout, chunk: int) -> str:
-        return os.path.join(self.path, RESERVED_GROUP, layout.name, layout.chunk_key(chunk))
-
     def missing_chunks(self, fields: Iterable[FieldLayout] | None = None) -> list[tuple[str, int, str]]:
-        """List the chunk files that are not there, as (field, chunk, path), by one listing a field.
+        """List chunk files that are not there, as (field, chunk, path), by one listing a field.
 
         Parameters
         ----------
         fields : iterable of FieldLayout, optional
             Where to look; everywhere by default.
+
+        Returns
+        -------
+        list of tuple
+            In order; of each field the first 1,000 at most.
         """
-        missing = []
-        for layout in self.layout.fields if fields is None else fields:
-            folder = os.path.join(self.path, layout.name)
-            there = set(os.listdir(folder)) if os.path.isdir(folder) else set()
-            if layout.sample_nbytes:
-                missing += [
-                    (layout.name, chunk, self.chunk_path(layout, chunk))
-                    for chunk in range(self.layout.chunks)
-                    if layout.chunk_key(chunk) not in there
-                ]
-        return missing
+        return [
+            (field.name, chunk, self.chunk_path(field, chunk))
+            for field in (self.layout.fields if fields is None else fields)
+            for chunk in missing_chunks(self._there(field), self._files(field))
+        ]
+
+    def expect_all_files(self, fields: Iterable[FieldLayout]) -> None:
+        """See to it that every chunk has its file, by one listing a field.
+
+        Raises
+        ------
+        ChunkError
+            If one is missing; naming the first, and saying how many more there are.
+        """
+        lacking = [field for field in fields if len(self._there(field)) < self._files(field)]
+        if lacking:
+            name, chunk, path = self.missing_chunks(lacking)[0]
+            more = sum(self._files(field) - len(self._there(field)) for field in lacking) - 1
+            found = f"no such file (and {more:,} more)" if more else "no such file"
+            raise self.located(ChunkError(name, chunk, path, "a chunk file", found))
+
+    def _files(self, field: FieldLayout) -> int:
+        """Count the chunk files that a field has to have."""
+        return self.layout.chunks if field.sample_nbytes else 0
+
+    def _there(self, field: FieldLayout) -> set[int]:
+        return chunks_there(os.path.join(self.path, field.name), field, self._files(field))
 
     def verify(self, threads: int = 1) -> Iterator[ChunkError | None]:
         """Read every chunk file: yields for each None, or what is wrong with it.
 
-        Fields come first, in order, then the reserved arrays that keep the samples' names. Each thread
-        keeps one chunk in memory.
+        Fields come first, in order, then the reserved arrays: the list of checksums, and the samples' names.
+        Each thread keeps one chunk in memory. Where more than 1,000 files of an array are missing, one error
+        stands for the rest of them.
         """
-        files = (
-            (layout, chunk, self.chunk_path(layout, chunk))
-            for layout in self.layout.fields
-            if layout.sample_nbytes
-            for chunk in range(self.layout.chunks)
-        )
-        yield from _faults(files, threads)
+        for field in self.layout.fields:
+            yield from self._faults(self.path, field, self._files(field), threads)
+        if self._checksums is not None:
+            listed = checksums_array(len(self.layout.fields))
+            yield from self._reserved_faults(listed, self.layout.chunks, threads)
         if self.layout.has_names:
             yield from self._verify_names(threads)
 
     def _verify_names(self, threads: int) -> Iterator[ChunkError | None]:
         broken = False
-        for fault in _faults(self._reserved_files("ends", len(self)), threads):
+        for fault in self._reserved_faults(NAME_ARRAYS["ends"], len(self), threads):
             broken |= fault is not None
             yield fault
         if not broken:
-            total = int(self._reserved("ends", len(self) - 1, len(self)).view("<i8")[0])
-            yield from _faults(self._reserved_files("names", total), threads)
+            ends = read_elements(self.path, NAME_ARRAYS["ends"], len(self) - 1, len(self))
+            total = int(ends.view("<i8")[0])
+            if total < 0:
+                chunk = (len(self) - 1) // NAME_ARRAYS["ends"].chunk_length
+                path = reserved_path(self.path, NAME_ARRAYS["ends"], chunk)
+                yield ChunkError("ends", chunk, path, "rising offsets", f"{total} at the end")
+            else:
+                yield from self._reserved_faults(NAME_ARRAYS["names"], total, threads)
 
-    def _reserved_files(self, name: str, length: int) -> Iterator[tuple[FieldLayout, int, str]]:
-        layout = NAME_ARRAYS[name]
-        for chunk in range(-(-length // layout.chunk_length)):
-            yield layout, chunk, self._reserved_path(layout, chunk)
+    def _reserved_faults(self, array: FieldLayout, length: int, threads: int) -> Iterator[ChunkError | None]:
+        group = os.path.join(self.path, RESERVED_GROUP)
+        return self._faults(group, array, -(-length // array.chunk_length), threads)
+
+    def _faults(
+        self, parent: str, array: FieldLayout, chunks: int, threads: int
+    ) -> Iterator[ChunkError | None]:
+        """Read the chunk files of an array side by side, and yield what is wrong with each, in order."""
+        folder = os.path.join(parent, array.name)
+        kept = threading.local()  # memory used before is several times faster than fresh memory
+
+        def allocate(nbytes: int) -> Bytes:
+            if getattr(kept, "out", np.empty(0)).nbytes < nbytes:
+                kept.out = np.empty(nbytes, np.uint8)
+            out: Bytes = kept.out[:nbytes]
+            return out
+
+        def fault(chunk: int) -> ChunkError | None:
+            path = os.path.join(folder, array.chunk_key(chunk))
+            try:
+                content = read_chunk_file(array, chunk, path, allocate)
+                if parent == self.path:
+                    self.expect_listed(array, chunk, content.trailer)
+            except ChunkError as error:
+                # What is wrong with the list of checksums is told when its own files are read.
+                return self.located(error) if error.path == path else None
+            return None
+
+        there = chunks_there(folder, array, chunks)
+        missing = missing_chunks(there, chunks)
+        more = chunks - len(there) - len(missing)
+        yield from _in_order(fault, sorted({*there, *missing}), threads)
+        if more:
+            path = os.path.join(folder, array.chunk_key(missing[-1] + 1))
+            yield ChunkError(array.name, missing[-1] + 1, path, "a chunk file", f"{more:,} more are missing")
 
     @property
     def chunk_files(self) -> int:
         """Number of chunk files of the fields."""
-        return self.layout.chunks * sum(1 for each in self.layout.fields if each.sample_nbytes)
+        return sum(map(self._files, self.layout.fields))
 
 
-def _faults(files: Iterable[tuple[FieldLayout, int, str]], threads: int) -> Iterator[ChunkError | None]:
-    """Read chunk files side by side, and yield what is wrong with each, in order."""
-    kept = threading.local()  # memory used before is several times faster than fresh memory
-
-    def fault(layout: FieldLayout, chunk: int, path: str) -> ChunkError | None:
-        if getattr(kept, "out", np.empty(0)).nbytes < layout.chunk_nbytes:
-            kept.out = np.empty(layout.chunk_nbytes, np.uint8)
-        try:
-            read_chunk_file(layout, chunk, path, kept.out[: layout.chunk_nbytes])
-        except ChunkError as error:
-            return error
-        return None
-
+def _in_order(
+    fault: Callable[[int], ChunkError | None], chunks: Iterable[int], threads: int
+) -> Iterator[ChunkError | None]:
+    """Call a function for each chunk, in threads; yield what it returns in the order of the chunks."""
     ahead: deque[Future[ChunkError | None]] = deque()
     with ThreadPoolExecutor(threads, "mmapload-verify") as pool:
-        for file in files:
-            ahead.append(pool.submit(fault, *file))
+        for chunk in chunks:
+            ahead.append(pool.submit(fault, chunk))
             if len(ahead) > 2 * threads:
                 yield ahead.popleft().result()
         while ahead:

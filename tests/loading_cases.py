@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from mmapload.checks import Checks
 from mmapload.preprocessing import preprocess
-from mmapload.readers import Checks, reader_for
+from mmapload.readers import reader_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from mmapload.readers import ChunkReader, Verify
+    from mmapload.checks import Verify
+    from mmapload.readers import ChunkReader
     from mmapload.store import Store, StrPath
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -73,6 +75,13 @@ def flip_byte(path: StrPath, position: int = 0) -> None:
         byte = file.read(1)[0]
         file.seek(position)
         file.write(bytes([byte ^ 255]))
+
+
+def swap(first: StrPath, second: StrPath) -> None:
+    """Let two files change places."""
+    os.rename(first, f"{first}.aside")
+    os.rename(second, first)
+    os.rename(f"{first}.aside", second)
 
 
 def maps_of(path: StrPath) -> int:

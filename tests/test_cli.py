@@ -161,6 +161,11 @@ def test_the_options_offer_what_the_function_takes_with_its_defaults():
         ["preprocess", "src", "out", "--batch-size", "2", "--over"],
         ["preprocess", "src", "out", "--batch-size", "2", "--fields", ","],
         ["preprocess", "src", "out", "--batch-size", "2", "--shuffle", str(2**64)],
+        ["preprocess", "src", "out", "--batch-size", "2", "--fill", "flow"],
+        ["preprocess", "src", "out", "--batch-size", "2", "--fill", "depth=0"],
+        ["preprocess", "src", "out", "--batch-size", "2", "--fill", "image=300"],
+        ["preprocess", "src", "out", "--batch-size", "2", "--fill", "image=0:uint8:4x3"],
+        ["preprocess", "src", "out", "--batch-size", "2", "--fill", "flow=0", "--fields", "image"],
     ],
 )
 def test_wrong_usage_exits_with_2_says_why_and_does_nothing(arguments, tmp_path, monkeypatch, capsys):
@@ -287,6 +292,46 @@ def test_a_process_without_standard_output_or_error_does_its_work(command, close
     line = shlex.join([sys.executable, "-m", "mmapload", command, *arguments])
     assert os.system(f"{line} {closed}") == 0
     assert os.path.exists(out) == (command == "preprocess")
+
+
+def test_what_stands_in_is_planned_counted_and_kept(source, out, capsys):
+    for number in (0, 3):
+        np.savez(Path(source, "a", f"s_{number}.npz"), image=np.full((3, 4), number, np.uint8))
+    options = ["--batch-size", "4", "--fill", "flow=-0.0", "--fill", "label=-1:int64:"]
+    assert main(["preprocess", source, out, *options, "--dry-run"]) == 0
+    planned = capsys.readouterr().out
+    assert "flow   float32 (3,), 12 B a sample, -0.0 where missing\n" in planned
+    assert "label  int64 (), 8 B a sample, -1 where missing\n" in planned
+    assert main(["preprocess", source, out, *options]) == 0
+    printed = capsys.readouterr().out
+    assert "\nfilled: flow in 2 of 10 samples\nfilled: label in 10 of 10 samples\n" in printed
+    made = mmapload.open_store(out)
+    assert np.signbit(made.read_chunk("flow", 0)[:, 0]).tolist() == [n in {0, 3} for n in range(10)]
+    assert made.layout.source["fill"] == {"flow": -0.0, "label": -1}
+    assert main(["info", out]) == 0
+    shown = capsys.readouterr().out
+    assert "flow filled with -0.0 where it was missing, label filled with -1 where it was missing" in shown
+
+
+def test_an_array_that_no_sample_has_is_an_error_whose_advice_works(source, out, capsys):
+    command = ["preprocess", source, out, "--batch-size", "4", "--quiet", "--fill"]
+    assert main([*command, "my depth=nan"]) == 2
+    told = one_error(capsys)
+    typed = shlex.split(told[told.index("--fill") :])[1]
+    assert typed == "my depth=nan:float32:4x256x448"
+    assert main([*command, typed]) == 0
+    assert np.isnan(mmapload.open_store(out).read_chunk("my depth", 0)).all()
+
+
+def test_a_file_that_lacks_an_array_is_an_error_whose_advice_works(source, out, capsys):
+    np.savez(Path(source, "a", "s_3.npz"), image=np.full((3, 4), 3, np.uint8))
+    command = ["preprocess", source, out, "--batch-size", "4", "--quiet", "--overwrite"]
+    assert main(command) == 1
+    told = one_error(capsys)
+    assert "s_3.npz" in told
+    option, value = told[told.index("--fill") :].split()[:2]
+    assert main([*command, option, value]) == 0
+    assert mmapload.open_store(out).read_chunk("flow", 0)[3].tolist() == [0, 0, 0]
 
 
 def test_quiet_prints_nothing_but_errors(source, out):
@@ -491,7 +536,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(store):
 
 def test_verify_of_a_whole_store_counts_its_files(store, capsys):
     assert main(["verify", store]) == 0
-    assert capsys.readouterr() == (f"{store}: 8 files are whole\n", "")
+    assert capsys.readouterr() == (f"{store}: 9 files are whole\n", "")
 
 
 def test_verify_names_field_chunk_and_file_of_each_fault(store, capsys):
@@ -503,12 +548,16 @@ def test_verify_names_field_chunk_and_file_of_each_fault(store, capsys):
     printed, told = capsys.readouterr()
     assert told == ""
     *lines, last = printed.splitlines()
-    expected = [("image", 1, "image/c.1.0.0"), ("flow", 0, "flow/c.0.0"), ("flow", 2, "flow/c.2.0")]
+    expected = [
+        ("image", 1, "image/c.1.0.0", "samples 4 to 7 ('a/s_4.npz', 'a/s_5.npz', 'a/s_6.npz' and 1 more)"),
+        ("flow", 0, "flow/c.0.0", "samples 0 to 3 ('a/s_0.npz', 'a/s_1.npz', 'a/s_2.npz' and 1 more)"),
+        ("flow", 2, "flow/c.2.0", "samples 8 to 9 ('b/s_8.npz', 'b/s_9.npz')"),
+    ]
     assert len(lines) == len(expected)
-    for line, (field, chunk, path) in zip(lines, expected, strict=True):
-        assert line.startswith(f"fault: chunk {chunk} of field '{field}': expected ")
+    for line, (field, chunk, path, samples) in zip(lines, expected, strict=True):
+        assert line.startswith(f"fault: chunk {chunk} of field '{field}', {samples}: expected ")
         assert os.path.join(store, path) in line
-    assert last == f"{store}: 3 of 8 files are not as they were written"
+    assert last == f"{store}: 3 of 9 files are not as they were written"
 
 
 def test_every_flipped_byte_of_a_chunk_file_fails_the_command(store, capsys):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import json
 import os
 import pickle
 import subprocess
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +35,6 @@ from tests.numbered_samples import (
     sample,
     write_store,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DTYPES = (
     "bool",
@@ -296,6 +295,17 @@ def test_a_budget_below_one_chunk_is_refused_with_both_numbers(path: str, memory
     assert len(ChunkDataset(path, memory=8 * SAMPLE_BYTES)) == 29
 
 
+def test_a_store_that_claims_larger_chunks_than_its_files_hold_is_blamed_before_the_memory(
+    tmp_path: Path, codec_name: str
+) -> None:
+    store = mmapload.preprocess([{"x": np.arange(3)}] * 4, tmp_path / "store", 4, codec=codec_name)
+    document = json.loads(Path(store.path, "x", "zarr.json").read_text())
+    document["shape"][1] = document["chunk_grid"]["configuration"]["chunk_shape"][1] = 2**25
+    Path(store.path, "x", "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(ChunkError, match="chunk 0 of field 'x'"):
+        ChunkDataset(store.path, memory="1MiB")
+
+
 @pytest.mark.parametrize("memory", ["lots", 0, -1, 1.5, 0.0, float("nan"), None, True])
 def test_a_budget_that_is_no_size_is_refused(path: str, memory: Any) -> None:
     with pytest.raises((ValueError, TypeError), match=r"memory|size|fraction|bytes"):
@@ -334,7 +344,7 @@ def test_a_damaged_chunk_is_named_in_the_process_that_trains(tmp_path: Path, cod
     path = write_store(tmp_path / "store", 29, codec=codec_name)
     file = damage(path, "flow", 2)
     seen: list[list[int]] = []
-    with pytest.raises(ChunkError, match=r"chunk 2 of field .flow.: .* damaged .* again") as caught:
+    with pytest.raises(ChunkError, match=r"samples 16 to 23: .* damaged .* again") as caught:
         seen.extend(map(numbers_of, DataLoader(ChunkDataset(path), batch_size=4)))
     assert flat(seen) == list(range(16))
     assert (caught.value.field, caught.value.chunk, caught.value.path) == ("flow", 2, file)
@@ -345,7 +355,7 @@ def test_a_damaged_chunk_is_named_from_a_worker(tmp_path: Path) -> None:
     file = damage(path, "flow", 3)
     seen: list[list[int]] = []
     # torch makes an exception of the same class, where that can be made of a message alone.
-    with pytest.raises(ChunkError, match=r"chunk 3 of field .flow.: .* damaged") as caught:
+    with pytest.raises(ChunkError, match=r"chunk 3 of field .flow., samples 24 to 28: .* damaged") as caught:
         seen.extend(map(numbers_of, DataLoader(ChunkDataset(path), batch_size=4, num_workers=1)))
     assert flat(seen) == list(range(24))
     for part in (file, "preprocess again"):

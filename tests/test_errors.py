@@ -108,3 +108,11 @@ def test_a_long_member_name_is_shortened_in_the_message_alone():
     error = errors.SourceError("a.npz", "x" * 60_000, "bad CRC")
     assert len(str(error)) < 200
     assert len(error.member) == 60_000
+
+
+def test_what_is_shown_of_a_value_is_short_however_it_is_nested():
+    value = "x" * 1000
+    for _ in range(6):
+        value = [value] * 20
+    assert len(errors.shown(value)) < 500
+    assert len(errors.shown({"a" * 1000: value})) < 500

@@ -19,7 +19,7 @@ from tests.loading_cases import flip_byte, maps_of, open_reader, random_arrays, 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from mmapload.readers import Verify
+    from mmapload.checks import Verify
     from mmapload.store import Store
 
 COUNT, LENGTH = 26, 4

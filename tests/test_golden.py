@@ -1,4 +1,4 @@
-"""Stores written once and kept as bytes: later versions read them, and write the raw one as it was."""
+"""Stores written once and kept as bytes: later versions read them, and write the latest raw one as it was."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from mmapload.codecs import CODEC_NAMES
 from mmapload.store import Store, open_store
-from tests.golden.make import CODECS, GOLDEN, expected, main
+from tests.golden.make import CODECS, GOLDEN, LISTED, expected, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,8 +23,8 @@ FINGERPRINTS = {
 }
 
 
-def golden(codec: str) -> Path:
-    path = GOLDEN / codec
+def golden(codec: str, form: Path = GOLDEN) -> Path:
+    path = form / codec
     assert path.is_dir(), f"the golden store {path} is missing: restore it, do not make it anew"
     return path
 
@@ -33,16 +33,22 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.fixture(params=[GOLDEN, LISTED], ids=["first", "listed"])
+def form(request) -> Path:
+    """Each form that stores have had."""
+    return request.param
+
+
 @pytest.fixture
-def store(codec_name) -> Store:
-    return open_store(golden(codec_name))
+def store(codec_name, form) -> Store:
+    return open_store(golden(codec_name, form))
 
 
 def test_there_is_a_golden_store_of_every_codec():
     assert CODECS == CODEC_NAMES
-    assert {path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "__pycache__"} == {
-        *CODECS
-    }
+    folders = {path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert folders == {*CODECS, "listed"}
+    assert {path.name for path in LISTED.iterdir()} == {*CODECS}
 
 
 def test_a_golden_store_reads_as_it_was_written(store):
@@ -57,7 +63,7 @@ def test_a_golden_store_reads_as_it_was_written(store):
 
 
 def test_a_golden_store_is_whole(store):
-    assert [*store.verify()] == [None] * 21
+    assert [*store.verify()] == [None] * (21 + store.layout.has_checksums)
     assert store.missing_chunks() == []
 
 
@@ -65,9 +71,14 @@ def test_a_golden_store_has_the_fingerprint_that_saved_states_know(store, codec_
     assert store.fingerprint == FINGERPRINTS[codec_name]
 
 
-def test_zarr_reads_a_golden_store(codec_name):
+def test_only_the_later_ones_list_checksums(store, form):
+    assert store.layout.has_checksums == (form == LISTED)
+
+
+def test_zarr_reads_a_golden_store(codec_name, form):
     zarr = pytest.importorskip("zarr")
-    found = {name: array[...] for name, array in zarr.open_group(golden(codec_name), mode="r").arrays()}
+    group = zarr.open_group(golden(codec_name, form), mode="r")
+    found = {name: array[...] for name, array in group.arrays()}
     assert {name: array.tobytes() for name, array in found.items()} == {
         name: array.tobytes() for name, array in expected().items()
     }
@@ -98,8 +109,33 @@ def test_stores_are_still_written_as_they_were(tmp_path):
     """Byte for byte; but frames may differ from one release of a compressor to the next."""
     main(tmp_path)
     for codec in CODECS:
-        now, then = tree(tmp_path / codec), tree(golden(codec))
+        now, then = tree(tmp_path / codec), tree(golden(codec, LISTED))
         assert now.keys() == then.keys()
         for name, content in then.items():
             if codec == "raw" or os.path.basename(name) == "zarr.json":
                 assert now[name] == content, f"{codec}/{name}"
+
+
+def test_the_chunk_files_are_the_same_with_and_without_a_list(codec_name):
+    first, later = tree(golden(codec_name)), tree(golden(codec_name, LISTED))
+    del first["zarr.json"]
+    assert {name: content for name, content in later.items() if name in first} == first
+    assert {*later} - {*first} == {
+        "zarr.json",
+        "__mmapload__/zarr.json",
+        "__mmapload__/checksums/zarr.json",
+        "__mmapload__/checksums/c.0.0",
+    }
+
+
+def test_the_list_has_the_last_bytes_of_every_chunk_file(codec_name):
+    path = golden(codec_name, LISTED)
+    content = (path / "__mmapload__" / "checksums" / "c.0.0").read_bytes()
+    assert len(content) == 2048 * 8 * 4 + 4
+    listed = np.frombuffer(content[:-4], "<u4").reshape(2048, 8)
+    assert not listed[3:].any()
+    for column, name in enumerate(expected()):
+        files = sorted((path / name).glob("c.*"))
+        ends = [int.from_bytes(file.read_bytes()[-4:], "little") for file in files]
+        assert listed[:3, column].tolist() == (ends or [0, 0, 0])
+        assert bool(ends) == (name != "none")

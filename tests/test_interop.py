@@ -10,7 +10,7 @@ import pytest
 from mmapload.codecs import checksum
 from mmapload.layout import CORE_DTYPES, RESERVED_GROUP
 from mmapload.preprocessing import preprocess
-from mmapload.store import NAME_ARRAYS
+from mmapload.reserved import NAME_ARRAYS
 
 SHAPES = [(), (3,), (2, 5), (1, 2, 3), (2, 1, 1, 2)]
 BATCH = 4
@@ -44,7 +44,7 @@ def tensorstore_reads(path: str) -> dict[str, np.ndarray]:
     tensorstore = pytest.importorskip("tensorstore")
     found = {}
     for name in os.listdir(path):
-        if os.path.isdir(os.path.join(path, name)):
+        if os.path.isdir(os.path.join(path, name)) and name != RESERVED_GROUP:
             spec = {"driver": "zarr3", "kvstore": {"driver": "file", "path": os.path.join(path, name)}}
             found[name] = tensorstore.open(spec, read=True).result().read().result()
     return found

@@ -19,11 +19,12 @@ import mmapload
 ROOT = Path(mmapload.__file__).parent
 
 LAYERS = [
-    ["errors", "sizes"],
+    ["errors", "sizes", "frames", "checks"],
     ["codecs", "budget", "progress"],
-    ["layout", "strictjson"],
+    ["layout", "strictjson", "chains"],
     ["metadata", "chunkfile", "order", "sources", "mappings"],
-    ["buffers", "opening"],
+    ["buffers", "opening", "presence", "reserved"],
+    ["checksums"],
     ["store"],
     ["measures", "writer", "readers"],
     ["preprocessing", "residency"],

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmapload.codecs import RawCodec, ZstdCodec, codec_chain, codec_named
+from mmapload.chains import codec_chain
+from mmapload.codecs import RawCodec, ZstdCodec, codec_named
 from mmapload.layout import CORE_DTYPES
 from mmapload.metadata import parse_field, parse_root
 from mmapload.strictjson import parse_document
@@ -230,9 +231,9 @@ def test_no_note_of_a_root_may_be_missing(key):
         (["codecs", 0, "configuration", "endian"], "big", "only little-endian bytes"),
         (["codecs", 1, "name"], "adler32", "adler32"),
         (["codecs", 0, "configuration", "endian"], None, "only little-endian bytes"),
-        (["codecs", 0, "configuration", "swapped"], True, "configured by endian only"),
-        (["codecs", 1, "configuration"], {"location": "start"}, "configured by endian only"),
-        (["codecs", 1, "configuration"], [], "configuration of 'crc32c' must be an object"),
+        (["codecs", 0, "configuration", "swapped"], True, "'swapped' is no setting of bytes"),
+        (["codecs", 1, "configuration"], {"location": "start"}, "'location' is no setting of crc32c"),
+        (["codecs", 1, "configuration"], [], "configuration of crc32c must be an object"),
         (["codecs"], [{"name": "sharding_indexed", "configuration": {}}], "sharding_indexed"),
         (
             ["codecs"],

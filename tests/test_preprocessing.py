@@ -22,6 +22,7 @@ from mmapload.errors import MmaploadError, SourceError
 from mmapload.layout import CORE_DTYPES
 from mmapload.preprocessing import execute, plan_preprocess, preprocess
 from mmapload.preprocessing.opening import parse_fields
+from mmapload.writer.checksums import checksums_nbytes
 from mmapload.writer.names import names_nbytes
 from tests.preprocessing_cases import CountedSource, samples, stored, tree, write_npz
 
@@ -100,7 +101,7 @@ def test_the_bytes_of_a_store_do_not_depend_on_jobs_place_or_kind_of_run(
         preprocess(source, out, 4, codec=codec, chunk_bytes=120, jobs=jobs, shuffle=shuffle)
         trees.append(tree(out))
     assert all(each == trees[0] for each in trees)
-    assert len(trees[0]) == 2 * 13 + 2 + 1 + 3 + 2  # chunk files, their documents, root, reserved group
+    assert len(trees[0]) == 2 * 13 + 2 + 1 + 4 + 3  # chunk files, their documents, root, reserved group
     assert not any(name.startswith(".") for name in os.listdir(tmp_path / "0"))
 
 
@@ -274,7 +275,7 @@ def test_a_plan_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
     assert (plan.samples, plan.chunk_length, plan.chunks, plan.jobs) == (10, 4, 3, 2)
     assert (plan.hidden, plan.foreign, plan.fits) == (1, 1, True)
     assert plan.names_bytes == names_nbytes(10, 10 * len("s0.npz"))
-    assert plan.store_bytes == 12 * 31 + plan.names_bytes
+    assert plan.store_bytes == 12 * 31 + plan.names_bytes + checksums_nbytes(3, 2)
     assert plan.memory_bytes == 2 * 4 * 31
     text = plan.describe()
     for words in (

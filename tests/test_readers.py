@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmapload import readers
+from mmapload.checks import Checks
 from mmapload.codecs import CODEC_NAMES
 from mmapload.errors import ChunkError
 from mmapload.layout import CORE_DTYPES
-from mmapload.readers import BufferedReader, Checks, MappedReader, reader_for
+from mmapload.readers import BufferedReader, MappedReader, reader_for
 from mmapload.store import open_store
 from tests.loading_cases import (
     cached_pages,
@@ -36,7 +37,8 @@ from tests.loading_cases import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from mmapload.readers import ChunkReader, Verify
+    from mmapload.checks import Verify
+    from mmapload.readers import ChunkReader
     from mmapload.store import Store
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3).map(tuple)
@@ -270,7 +272,7 @@ def test_a_file_of_the_wrong_size_is_refused_by_name_before_it_is_mapped(
         with pytest.raises(ChunkError) as caught:
             access()
         assert (caught.value.field, caught.value.chunk, caught.value.path) == ("flow", 2, str(path))
-        assert "chunk 2 of field 'flow': expected" in str(caught.value)
+        assert "chunk 2 of field 'flow', samples 8 to 9: expected" in str(caught.value)
     assert str(path) not in mapped
 
 

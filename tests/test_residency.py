@@ -541,7 +541,8 @@ def test_the_interpreter_ends_in_silence_while_chunks_are_being_loaded(tmp_path:
         run_python(
             "import sys, time\n"
             "from mmapload.store import open_store\n"
-            "from mmapload.readers import Checks, reader_for\n"
+            "from mmapload.checks import Checks\n"
+            "from mmapload.readers import reader_for\n"
             "from mmapload.residency import Residency\n"
             "from mmapload.order import Use\n"
             "store = open_store(sys.argv[1])\n"

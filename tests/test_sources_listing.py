@@ -253,6 +253,38 @@ def test_paths_that_are_missing_or_of_another_kind_are_refused(tmp_path):
         list_files([], list_file=tmp_path / "gone.txt")
 
 
+def test_a_download_that_has_not_ended_is_skipped_and_refused_by_name(tmp_path):
+    make(tmp_path, "a.npz", "b.npz.part", "c.npz.crdownload", "D.NPZ.PART", "e.npz.tmp")
+    assert (list_files([tmp_path]).names, list_files([tmp_path]).foreign) == (("a.npz",), 4)
+    for name in ("b.npz.part", "c.npz.crdownload", "D.NPZ.PART", "e.npz.tmp"):
+        with pytest.raises(SourceError, match="a download that has not ended: wait for it"):
+            list_files([tmp_path / name])
+    put(str(tmp_path / "list.txt"), b"b.npz.part\n")
+    with pytest.raises(SourceError, match=r"not ended \(line 1 of .*list\.txt\): wait for it"):
+        list_files([], list_file=tmp_path / "list.txt")
+
+
+def test_names_that_garble_a_terminal_are_listed_as_they_are_and_escaped_in_messages(tmp_path):
+    name = "a\x1b[2J\n\x9b1m\u202e"
+    make(tmp_path, f"{name}/{name}.npz", f"{name}.txt")
+    assert list_files([tmp_path]).names == (f"{name}/{name}.npz",)
+    for sources in ([tmp_path / f"{name}.txt"], [tmp_path / name] * 2, [tmp_path / f"no{name}"]):
+        with pytest.raises(SourceError) as caught:
+            list_files(sources)
+        assert str(caught.value).isprintable()
+        assert r"a\x1b[2J\n\x9b1m\u202e" in str(caught.value)
+
+
+def test_names_that_lead_out_of_a_folder_lead_to_a_file_or_an_error(tmp_path):
+    """A list of files may name any file that its reader may read; none is ever written."""
+    make(tmp_path, "in/x", "out/s.npz")
+    put(str(tmp_path / "in" / "list.txt"), b"../out/s.npz\n")
+    assert list_files([], list_file=tmp_path / "in" / "list.txt").path(0) == str(tmp_path / "out" / "s.npz")
+    put(str(tmp_path / "in" / "list.txt"), b"../out/../../nowhere.npz\n")
+    with pytest.raises(SourceError, match="line 1 of"):
+        list_files([], list_file=tmp_path / "in" / "list.txt")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
 def test_a_folder_that_may_not_be_read_is_named(tmp_path):
     make(tmp_path, "locked/a.npz", "b.npz")

@@ -36,9 +36,9 @@ def folder(tmp_path_factory):
     return str(tmp_path_factory.mktemp("npz"))
 
 
-def source_of(folder, data, fields=None, name="s.npz"):
+def source_of(folder, data, fields=None, name="s.npz", optional=()):
     put(os.path.join(folder, name), data)
-    return NpzSource(Listing(folder, (name,), 0, 0), fields)
+    return NpzSource(Listing(folder, (name,), 0, 0), fields, optional)
 
 
 def read(source, index=0):
@@ -169,6 +169,35 @@ def test_fields_select_and_rename(folder):
         source_of(folder, data, {"a": "a", "d": "d", "e": "e"}).schema(0)
     with pytest.raises(ValueError, match="two keys"):
         source_of(folder, data, {"a": "x", "b": "x"})
+
+
+def test_optional_fields_may_be_missing_and_what_is_not_there_is_left_alone(folder):
+    data = npz_bytes({"a": np.arange(3), "b": np.arange(4.0)})
+    for fields in (None, {"c": "c", "b": "b", "a": "a"}):
+        source = source_of(folder, data, fields, optional=["b", "c"])
+        assert {*source.schema(0)} == {"a", "b"}
+        into = {"a": np.zeros(3, "i8"), "c": np.full(2, 7, "u1"), "b": np.zeros(4)}
+        assert source.read(0, into) == ("c",)
+        assert (into["a"].tolist(), into["b"].tolist()) == ([0, 1, 2], [0, 1, 2, 3])
+        assert into["c"].tolist() == [7, 7]
+    assert source.read(0, {"a": np.zeros(3, "i8"), "b": np.zeros(4)}) == ()
+    renamed = source_of(folder, data, {"z": "c", "a": "x"}, optional=["c"])
+    assert [*renamed.schema(0)] == ["x"]
+    assert renamed.read(0, {"c": np.zeros(1), "x": np.zeros(3, "i8")}) == ("c",)
+
+
+def test_other_fields_than_the_optional_ones_must_be_there_and_no_others(folder):
+    data = npz_bytes({"a": np.arange(3), "b": np.arange(4.0)})
+    source = source_of(folder, data, optional=["c"])
+    a, b, c, d = np.zeros(3, "i8"), np.zeros(4), np.zeros(1), np.zeros(1)
+    with pytest.raises(SourceError, match=r"lacks 'd': .*--fill d=0 \(fill=\{'d': 0\}\)"):
+        source.read(0, {"a": a, "b": b, "c": c, "d": d})
+    with pytest.raises(SourceError, match=r"also has 'b': its fields are 'a', 'b', expected 'a', 'c'.* b=0"):
+        source.read(0, {"a": a, "c": c})
+    with pytest.raises(SourceError, match=r"member 'b.npy': .*float64 \(4,\), expected float64 \(5,\)"):
+        source.read(0, {"a": a, "b": np.zeros(5)})
+    with pytest.raises(SourceError, match=r"has no array 'z'; .*--fill depth=0 \(fill=\{'depth': 0\}\)"):
+        source_of(folder, data, {"z": "depth", "y": "c"}, optional=["c"]).schema(0)
 
 
 def test_members_that_are_no_arrays_are_refused_unless_left_out(folder):

@@ -47,6 +47,31 @@ def test_an_error_of_the_sequence_names_the_sample() -> None:
     assert isinstance(caught.value.__cause__, OSError)
 
 
+@pytest.mark.parametrize("fields", [None, {"x": "x", "y": "y"}])
+def test_optional_fields_may_be_missing_and_what_is_not_there_is_left_alone(
+    fields: dict[str, str] | None,
+) -> None:
+    source = SequenceSource([{"x": 1}, {"x": 2, "y": 3}, {"y": 4}, {}], fields, ["y"])
+    into = {"x": np.zeros((), np.int64), "y": np.full((), 7)}
+    assert [*source.schema(0)] == ["x"]
+    assert source.read(0, into) == ("y",)
+    assert (into["x"].item(), into["y"].item()) == (1, 7)
+    assert source.read(1, into) == ()
+    assert (into["x"].item(), into["y"].item()) == (2, 3)
+    for index in (2, 3):
+        with pytest.raises(SourceError, match=r"sample [23]: .*--fill x=0 \(fill=\{'x': 0\}\)"):
+            source.read(index, into)
+    stream = IterableSource(iter([{"x": 1}, {"y": 2}]), fields, ["y"])
+    assert [*stream.schema()] == ["x"]
+    assert [*stream] == [{"x": 1}, {"y": 2}]
+
+
+def test_a_sample_without_arrays_is_refused_where_none_is_optional() -> None:
+    with pytest.raises(SourceError, match="a sample without arrays"):
+        SequenceSource([{}]).schema(0)
+    assert SequenceSource([{}], None, ["y"]).schema(0) == {}
+
+
 @pytest.mark.parametrize("fields", [None, {"x": "x"}])
 def test_a_sample_that_loads_its_arrays_late_may_raise_what_it_likes(fields: dict[str, str] | None) -> None:
     class Late(dict[str, Any]):

@@ -134,6 +134,21 @@ def test_figures_that_lie_are_refused_for_what_they_are(data, said):
     assert said in str(caught.value)
 
 
+def test_zip64_end_records_count_where_no_figure_calls_for_them():
+    """PyTorch's writer and others put them into every file."""
+    data = full_zip64_bytes([("a.npy", b"A" * 40), ("b.npy", b"B" * 50)])
+    length, start = struct.unpack_from("<QQ", data, data.rindex(b"PK\x06\x06") + 40)
+    plain = patched(data, END, 4, "<4H2I", 0, 0, 2, 2, length, start)
+    assert facts(plain) == facts(data) == facts_by_zipfile(plain)
+    for figures in (
+        (1, 0, 2, 2, length, start),
+        (0, 0, 2, 3, length, start),
+        (0, 0, 2, 2, length - 1, start),
+    ):
+        with pytest.raises(SourceError, match="contradict each other"):
+            directory_of(patched(data, END, 4, "<4H2I", *figures))
+
+
 def test_zip64_figures_that_lie_are_refused():
     data = full_zip64_bytes([("a.npy", b"A" * 40), ("b.npy", b"B" * 50)])
     end64, locator = b"PK\x06\x06", b"PK\x06\x07"
@@ -175,6 +190,12 @@ def test_changed_bytes_give_a_source_error_or_places_inside_the_file(data):
         return
     for member in members:
         assert 0 <= member.offset < member.offset + 30 + member.compressed <= member.end <= start
+
+
+@pytest.mark.parametrize("data", [END, END + bytes(7), b"xx" + END, END * 5, END + bytes(17), b"PK\x05"])
+def test_what_is_shorter_than_an_end_record_is_no_zip_file(data):
+    with pytest.raises(SourceError, match=r"not a zip file|cut short"):
+        directory_of(data)
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_refused():

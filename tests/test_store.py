@@ -17,7 +17,8 @@ import pytest
 from mmapload.codecs import checksum
 from mmapload.errors import ChunkError, LayoutError, StoreNotFoundError
 from mmapload.layout import CORE_DTYPES, RESERVED_GROUP
-from mmapload.store import NAME_ARRAYS, Store, open_store
+from mmapload.reserved import NAME_ARRAYS
+from mmapload.store import Store, open_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -371,6 +372,11 @@ def test_ends_that_fall_are_refused(zarr_store):
         file.write(ends.tobytes() + checksum(ends.view(np.uint8)))
     with pytest.raises(ChunkError, match="rising offsets, found 3 before 1"):
         open_store(path).sample_name(1)
+    ends[1] = -1
+    with open(os.path.join(path, RESERVED_GROUP, "ends", "c.0"), "wb") as file:
+        file.write(ends.tobytes() + checksum(ends.view(np.uint8)))
+    (fault,) = faults(open_store(path))
+    assert fault.found == "-1 at the end"
 
 
 def test_a_store_opens_and_reads_without_torch_zarr_and_numcodecs(zarr_store):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmapload.layout import RESERVED_GROUP
-from mmapload.store import METADATA, NAME_ARRAYS
+from mmapload.reserved import reserved_arrays
+from mmapload.store import METADATA
 
 if TYPE_CHECKING:
     from mmapload.layout import FieldLayout
@@ -63,13 +64,14 @@ def _size(entry: os.DirEntry[str]) -> int:
 
 def foreign_files(store: Store) -> list[str]:
     """List the paths in a store that do not belong to it."""
-    own = {METADATA, *store.fields} | ({RESERVED_GROUP} if store.layout.has_names else set())
+    reserved = {array.name for array in reserved_arrays(store.layout)}
+    own = {METADATA, *store.fields} | ({RESERVED_GROUP} if reserved else set())
     foreign = [os.path.join(store.path, name) for name in sorted(os.listdir(store.path)) if name not in own]
     for field in store.layout.fields:
         names = survey(store, field).foreign
         foreign += [os.path.join(store.path, field.name, name) for name in names]
-    if store.layout.has_names:
+    if reserved:
         group = os.path.join(store.path, RESERVED_GROUP)
         present = sorted(os.listdir(group)) if os.path.isdir(group) else []
-        foreign += [os.path.join(group, name) for name in present if name not in {METADATA, *NAME_ARRAYS}]
+        foreign += [os.path.join(group, name) for name in present if name not in {METADATA, *reserved}]
     return foreign

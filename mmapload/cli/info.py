@@ -142,6 +142,10 @@ def _source_text(told: dict[str, Any]) -> str:
         parts.append(f"{made['skipped']} bad samples left out")
     shuffle = made.get("shuffle")
     parts.append("in its own order" if shuffle is None else f"shuffled with seed {shuffle}")
+    fill = made.get("fill")
+    for name, value in fill.items() if isinstance(fill, dict) else ():
+        shown = "an array" if isinstance(value, dict) else json.dumps(value).strip('"')
+        parts.append(f"{name} filled with {shown} where it was missing")
     parts.append(f"names of samples {'kept' if told['has_names'] else 'not kept'}")
     return ", ".join(parts)
 

@@ -29,6 +29,7 @@ examples:
   mmapload preprocess train/ train.mml --batch-size 32
   mmapload preprocess train/ train.mml --batch-size 32 --dry-run
   mmapload preprocess 'data/*/frames_*.npz' out.mml --batch-size 32 --codec zstd --shuffle 0
+  mmapload preprocess val/ val.mml --batch-size 32 --fill flow=0
   mmapload preprocess --list files.txt out.mml --batch-size 8 --fields 'image,enc/W=weights'"""
 
 _CODECS: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")  # those of `codecs`, whose import takes time
@@ -65,6 +66,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--fields", metavar="A,B=C", help="arrays to take, here A, and B under the name C; by default all"
+    )
+    parser.add_argument(
+        "--fill",
+        action="append",
+        metavar="A=VALUE",
+        help="store a number where a sample lacks array A, as in flow=0; may be given again. If no sample "
+        "has A, say dtype and shape as well: flow=0:float32:2x256x448, or label=-1:int64: for single numbers",
     )
     parser.add_argument(
         "--shuffle",
@@ -108,6 +116,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> PreprocessPlan:
+    from mmapload.cli.fill import parse_fill
     from mmapload.preprocessing import plan_preprocess
 
     try:
@@ -123,6 +132,7 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             on_error=arguments.on_error,
             overwrite=arguments.overwrite,
             list_file=arguments.list,
+            fill=parse_fill(arguments.fill or ()),
         )
     except MmaploadError:
         raise
@@ -143,6 +153,8 @@ def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
     lines = [f"{result.store.path}: {holds}, {took}"]
     if result.resumed_samples:
         lines.append(f"resumed: {result.resumed_samples:,} samples were there already")
+    for name, count in result.filled.items():
+        lines.append(f"filled: {name} in {count:,} of {layout.samples:,} samples")
     if plan.hidden or plan.foreign:
         lines.append(f"skipped {plan.hidden:,} hidden and {plan.foreign:,} foreign files of the source")
     if result.skipped:

@@ -17,8 +17,8 @@ HELP: Final = "check every size and checksum of a store"
 USAGE: Final = "mmapload verify STORE"
 DESCRIPTION: Final = """\
 Read every chunk file of a store: is it there, has it the right size, are its checksum and its contents
-whole? Prints field, chunk and file of each fault, and notes on files that do not belong to the store.
-Exit status 1 if there is a fault."""
+whole, and is it where it belongs? Prints field, chunk, samples and file of each fault, and notes on files
+that do not belong to the store. Exit status 1 if there is a fault."""
 EXAMPLES: Final = """\
 examples:
   mmapload verify train.mml
@@ -53,6 +53,8 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"fault: {fault}", flush=True)
             bar.total = max(bar.total, files)  # how many files hold names is known when they are read
             bar.update()
+    if not store.layout.has_checksums:
+        print("note: the store lists no checksums: chunk files that were swapped could not be noticed")
     foreign = foreign_files(store)
     for path in foreign[:_MOST_NOTES]:
         print(f"note: {printable(path)} is no part of the store")

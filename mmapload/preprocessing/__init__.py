@@ -18,12 +18,16 @@ from mmapload.progress import progress_to
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
+
+    from mmapload.preprocessing.fill import Number
     from mmapload.sources import IndexedSource
     from mmapload.sources.samples import SupportsSamples
     from mmapload.store import Store, StrPath
 
     Samples: TypeAlias = SupportsSamples | Iterable[Mapping[str, Any]] | IndexedSource
     Source: TypeAlias = StrPath | Sequence[StrPath] | Samples
+    Fill: TypeAlias = Mapping[str, Number | npt.NDArray[Any]]
     Fields: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
 __all__ = [
@@ -53,6 +57,7 @@ def plan_preprocess(
     on_error: OnError = "fail",
     overwrite: bool = False,
     list_file: StrPath | None = None,
+    fill: Fill | None = None,
 ) -> PreprocessPlan:
     """Look at the source and the target and say what `preprocess` would do; writes nothing.
 
@@ -76,6 +81,7 @@ def plan_preprocess(
         on_error=on_error,
         overwrite=overwrite,
         list_file=list_file,
+        fill=fill,
     )
 
 
@@ -92,6 +98,7 @@ def preprocess(
     on_error: OnError = "fail",
     overwrite: bool = False,
     list_file: StrPath | None = None,
+    fill: Fill | None = None,
     quiet: bool = True,
 ) -> Store:
     """Write samples into a store whose chunks are aligned to batches.
@@ -129,6 +136,12 @@ def preprocess(
         match. Anything else is never replaced.
     list_file : path, optional
         A text file that names files, one a line, to come after those of `source`.
+    fill : mapping of str to number or array, optional
+        What is stored for a field in samples that lack it, by the field's name in the store; without it that
+        is an error. A number stands for all elements of an array whose dtype and shape are those of the first
+        sample that has the field: among files it is sought in all headers, in a sequence in the first 1,024
+        samples, and of an iterable it must be the first sample. An array is one sample's, and says dtype and
+        shape too. What the dtype cannot hold exactly is refused.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -172,5 +185,6 @@ def preprocess(
         on_error=on_error,
         overwrite=overwrite,
         list_file=list_file,
+        fill=fill,
     )
     return execute(plan, progress_to(quiet=quiet)).store

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -87,11 +88,14 @@ class DoneChunk:
         For every field; None where it has no chunk files.
     digests : str
         `digest_of` each of its samples, one after the other.
+    stand_ins : mapping of str to int
+        In how many of them something stands in for a field that they lack.
     """
 
     chunk: int
     files: tuple[ChunkFile | None, ...]
     digests: str
+    stand_ins: Mapping[str, int]
 
 
 def digest_of(source: IndexedSource, index: int) -> str:
@@ -169,6 +173,10 @@ class Build:
             for index in self.indices(self._remaining(start, stop)):
                 yield self.source.name(index) or ""
 
+    def stand_ins(self) -> Counter[str]:
+        """Count the samples that are done and in which something stands in for a field, by field."""
+        return sum((Counter(done.stand_ins) for done in self.done.values()), Counter())
+
     def _remaining(self, start: int, stop: int) -> list[int]:
         ranks = np.arange(start, stop, dtype=np.int64)
         skipped = np.array(sorted(self.skipped), np.int64)
@@ -188,6 +196,7 @@ class Build:
                 "chunk": done.chunk,
                 "files": [file and [file.nbytes, file.checksum] for file in done.files],
                 "digests": done.digests,
+                "stand_ins": done.stand_ins,
             }
             for done in chunks
         )
@@ -220,7 +229,9 @@ class Build:
                 self._leave_out(entry["skip"], entry["from"])
             else:
                 files = tuple(file and ChunkFile(*file) for file in entry["files"])
-                self.done[entry["chunk"]] = DoneChunk(entry["chunk"], files, entry["digests"])
+                self.done[entry["chunk"]] = DoneChunk(
+                    entry["chunk"], files, entry["digests"], entry.get("stand_ins", {})
+                )
         self.keep(self.done)
 
     def _leave_out(self, notes: Iterable[Mapping[str, Any]], first: int) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmapload.errors import MmaploadError, StateMismatchError
+from mmapload.layout import RESERVED_GROUP
 from mmapload.preprocessing.build import Build, SkippedSample
 from mmapload.preprocessing.parallel import run_parallel
 from mmapload.preprocessing.planning import check_target
@@ -27,6 +28,7 @@ from mmapload.preprocessing.stream import run_stream
 from mmapload.progress import SilentProgress
 from mmapload.sizes import format_size
 from mmapload.store import METADATA, Store, open_store
+from mmapload.writer.checksums import write_checksums
 from mmapload.writer.documents import field_document, group_document
 from mmapload.writer.durable import explained, sync_folder, write_durably
 from mmapload.writer.journal import Journal, read_journal
@@ -34,7 +36,8 @@ from mmapload.writer.names import write_names
 from mmapload.writer.workfolder import WorkFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections import Counter
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mmapload.layout import StoreLayout
     from mmapload.preprocessing.plan import PreprocessPlan
@@ -57,12 +60,15 @@ class PreprocessResult:
         Samples that an interrupted run had left.
     seconds : float
         Wall time of this run.
+    filled : mapping of str to int
+        For every field of `fill` the number of samples that lacked it, those of an interrupted run included.
     """
 
     store: Store
     skipped: tuple[SkippedSample, ...]
     resumed_samples: int
     seconds: float
+    filled: Mapping[str, int]
 
 
 def skipped_path(out: str) -> str:
@@ -105,7 +111,7 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
         _check_again(plan, work)
         try:
             run = _run_stream if plan.samples is None else _run_indexed
-            layout, skipped, resumed = run(plan, work, progress)
+            layout, skipped, stand_ins, resumed = run(plan, work, progress)
         finally:
             progress.close()
         found = open_store(work.store).layout
@@ -116,7 +122,8 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
         if not skipped:
             _remove_if_there(skipped_path(plan.out))
     store = open_store(plan.out)
-    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started)
+    filled = {name: stand_ins[name] for name in plan.fill}
+    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started, filled)
 
 
 def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
@@ -131,7 +138,7 @@ def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
 
 def _run_indexed(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress
-) -> tuple[StoreLayout, list[SkippedSample], int]:
+) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
     entries, whole = read_journal(work.journal)
     build = _resumed(plan, work, entries, whole, progress) if entries else None
     if build is None:
@@ -155,7 +162,8 @@ def _run_indexed(
             raise KeyboardInterrupt(_interrupted(build)) from None
         raise
     build.close()
-    return build.layout, sorted(build.skipped.values(), key=lambda each: each.index), resumed
+    skipped = sorted(build.skipped.values(), key=lambda each: each.index)
+    return build.layout, skipped, build.stand_ins(), resumed
 
 
 def _interrupted(build: Build) -> str:
@@ -215,7 +223,7 @@ def _begun(plan: PreprocessPlan, work: WorkFolder) -> Build:
 
 def _run_stream(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress
-) -> tuple[StoreLayout, list[SkippedSample], int]:
+) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
     entries, _ = read_journal(work.journal)
     if entries and not plan.options.overwrite:
         check_options(plan, entries)
@@ -225,12 +233,12 @@ def _run_stream(
         with Journal(work.journal) as journal:
             journal.append([first_line(plan)])
         progress.start(None, plan.sample_bytes)
-        layout, skipped = run_stream(plan, work, progress)
+        layout, skipped, stand_ins = run_stream(plan, work, progress)
         _write_documents(work.store, layout, None)
     except BaseException:
         work.discard()  # nothing could take it up again
         raise
-    return layout, skipped, 0
+    return layout, skipped, stand_ins, 0
 
 
 def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | None) -> None:
@@ -239,6 +247,8 @@ def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | No
         _write_document(os.path.join(folder, field.name), field_document(field, layout.samples))
     if names is not None:
         write_names(folder, names)
+    write_checksums(folder, layout)
+    _write_document(os.path.join(folder, RESERVED_GROUP), group_document({}))
     _write_document(folder, group_document(layout.root_attributes()))
 
 

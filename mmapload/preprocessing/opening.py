@@ -12,6 +12,8 @@ from mmapload.sources.npz import NpzSource
 from mmapload.sources.samples import IterableSource, SequenceSource
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mmapload.sources import IndexedSource
     from mmapload.sources.listing import Listing
     from mmapload.store import StrPath
@@ -58,8 +60,10 @@ def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict
     return chosen
 
 
-def open_source(source: Any, fields: Mapping[str, str] | None, list_file: StrPath | None) -> OpenedSource:
-    """Open a source; reads no sample.
+def open_source(
+    source: Any, fields: Mapping[str, str] | None, list_file: StrPath | None, optional: Collection[str]
+) -> OpenedSource:
+    """Open a source whose samples may lack the optional fields; reads no sample.
 
     Raises
     ------
@@ -75,15 +79,15 @@ def open_source(source: Any, fields: Mapping[str, str] | None, list_file: StrPat
         if any(not os.fspath(path) for path in paths):
             raise ValueError("a path of the source is empty: give a folder, a file or a glob")
         listing = list_files(paths, list_file=list_file)
-        return OpenedSource(NpzSource(listing, fields), listing)
+        return OpenedSource(NpzSource(listing, fields, optional), listing)
     if list_file is not None:
         raise TypeError("a list of files goes with paths, not with samples from Python")
     if all(hasattr(source, name) for name in ("kind", "parallel", "schema", "read", "fingerprint")):
         return OpenedSource(cast("IndexedSource", source))
     if _is_sequence(source) and not isinstance(source, Mapping):
-        return OpenedSource(SequenceSource(source, fields))
+        return OpenedSource(SequenceSource(source, fields, optional))
     if isinstance(source, Iterable) and not isinstance(source, Mapping):
-        return OpenedSource(IterableSource(source, fields))
+        return OpenedSource(IterableSource(source, fields, optional))
     raise TypeError(
         "a source is a path, a list of paths, or a sequence or iterable of {name: array}, "
         f"not {type(source).__name__}"

@@ -8,6 +8,7 @@ out chunks and keeps the journal.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from mmapload.errors import SourceError
 from mmapload.preprocessing.buffers import BufferSets, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
+from mmapload.preprocessing.fill import read_filled
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
@@ -150,6 +152,7 @@ def _settled(running: set[Future[_Outcome]]) -> list[DoneChunk]:
 def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferSets) -> _Outcome:
     """Run in a thread: read a chunk's samples, all of them even if some are bad, and write it."""
     source, fail = build.source, build.plan.options.on_error == "fail"
+    stand_ins: Counter[str] = Counter()
     bad: list[BadSample] = []
     digests: list[str] = []
     rows = buffers.take()
@@ -160,7 +163,8 @@ def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferS
             digest = ""
             try:
                 digest = digest_of(source, index)
-                source.read(index, {name: values[row, ...] for name, values in rows.items()})
+                into = {name: values[row, ...] for name, values in rows.items()}
+                stand_ins.update(read_filled(source, index, into, build.plan.fill))
             except SourceError as error:
                 bad.append(BadSample(position, index, digest, error))
                 if fail:
@@ -171,6 +175,6 @@ def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferS
             return _Outcome(task.chunk, bad=tuple(bad))
         whole = chunk_rows(rows, len(task.indices), task.layout.chunk_length)
         files = write_chunk(build.work.store, task.layout.fields, task.chunk, whole)
-        return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests)))
+        return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins))
     finally:
         buffers.give(rows)

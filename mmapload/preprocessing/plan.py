@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 from mmapload.codecs import codec_named
 from mmapload.layout import FieldLayout, StoreLayout, chunk_length_for
 from mmapload.sizes import format_size
+from mmapload.writer.checksums import checksums_nbytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from mmapload.preprocessing.fill import StandIn
     from mmapload.sources import ArraySpec, IndexedSource, StreamSource
 
 __all__ = ["OnError", "Options", "PreprocessPlan"]
@@ -66,6 +68,8 @@ class PreprocessPlan:
         Threads, and sets of chunk buffers.
     schema : mapping of str to ArraySpec
         Every field's dtype and shape, by its name in the store.
+    fill : mapping of str to StandIn
+        What is stored for which field in samples that lack it.
     samples : int or None
         How many there are; None if only the end of the source will tell.
     names_bytes : int
@@ -83,6 +87,7 @@ class PreprocessPlan:
     options: Options
     jobs: int
     schema: Mapping[str, ArraySpec]
+    fill: Mapping[str, StandIn]
     samples: int | None
     names_bytes: int
     free_bytes: int
@@ -115,8 +120,16 @@ class PreprocessPlan:
             )
             for name, spec in self.schema.items()
         )
-        made = {"kind": self.source.kind, "skipped": skipped, "shuffle": self.options.shuffle}
-        return StoreLayout(samples or 0, self.options.batch_size, length, fields, self.has_names, made)
+        made: dict[str, Any] = {
+            "kind": self.source.kind,
+            "skipped": skipped,
+            "shuffle": self.options.shuffle,
+        }
+        if self.fill:
+            made["fill"] = {name: stand_in.note for name, stand_in in self.fill.items()}
+        return StoreLayout(
+            samples or 0, self.options.batch_size, length, fields, self.has_names, made, has_checksums=True
+        )
 
     @property
     def sample_bytes(self) -> int:
@@ -135,10 +148,11 @@ class PreprocessPlan:
 
     @property
     def store_bytes(self) -> int | None:
-        """Bytes of all chunk files and names: exact for raw, the most it can be if the codec compresses."""
+        """Bytes of all files but the metadata: exact for raw, the most it can be if the codec compresses."""
         if self.chunks is None:
             return None
-        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes
+        listed = checksums_nbytes(self.chunks, len(self.schema))
+        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes + listed
 
     @property
     def memory_bytes(self) -> int:
@@ -168,6 +182,7 @@ class PreprocessPlan:
         width = max(len(name) for name in self.schema)
         for number, (name, spec) in enumerate(self.schema.items()):
             text = f"{name:<{width}}  {spec}, {format_size(spec.nbytes)} a sample"
+            text += f", {self.fill[name]} where missing" if name in self.fill else ""
             lines.append(("" if number else "fields", text))
         lines.append(("store", self.out))
         batches = self.chunk_length // self.options.batch_size

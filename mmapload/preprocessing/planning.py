@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from mmapload.budget import available_memory
 from mmapload.codecs import BLOSC_MAX_BYTES, CODEC_NAMES
-from mmapload.errors import MmaploadError, SourceError
+from mmapload.errors import MmaploadError
 from mmapload.layout import CORE_DTYPES, check_field_names
 from mmapload.metadata import MAX_LENGTH
+from mmapload.preprocessing.fill import check_fill
 from mmapload.preprocessing.opening import open_source, parse_fields
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
+from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
-from mmapload.sources.samples import IterableSource
 from mmapload.writer.durable import free_bytes
-from mmapload.writer.names import name_nbytes, names_nbytes
 from mmapload.writer.workfolder import is_store, partial_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mmapload.sources import ArraySpec, IndexedSource
+    from mmapload.sources import ArraySpec
     from mmapload.sources.listing import Listing
     from mmapload.store import StrPath
 
@@ -52,6 +52,7 @@ def make_plan(
     on_error: OnError,
     overwrite: bool,
     list_file: StrPath | None,
+    fill: Mapping[str, Any] | None,
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
@@ -66,20 +67,22 @@ def make_plan(
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
-    opened = open_source(source, chosen, list_file)
+    wanted_fill = check_fill(fill, chosen)
+    opened = open_source(source, chosen, list_file, wanted_fill)
     check_target(target, overwrite=overwrite)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
-    schema, samples, names_bytes = _survey(opened.source, options)
-    _check_schema(schema)
+    found = survey(opened, options, wanted_fill)
+    _check_schema(found.schema)
     plan = PreprocessPlan(
         source=opened.source,
         out=target,
         options=options,
         jobs=1,
-        schema=schema,
-        samples=samples,
-        names_bytes=names_bytes,
+        schema=found.schema,
+        fill=found.fill,
+        samples=found.samples,
+        names_bytes=found.names_bytes,
         free_bytes=free_bytes(_existing_folder(target)),
         present_bytes=_size_of(os.path.join(partial_path(target), "store")),
         hidden=opened.listing.hidden if opened.listing else 0,
@@ -172,43 +175,6 @@ def _check_apart(out: str, listing: Listing) -> None:
     for folder in {os.path.dirname(listing.path(index)) for index in range(len(listing))}:
         if os.path.join(os.path.realpath(folder), "").startswith(real):
             raise MmaploadError(f"the source's folder {folder} lies inside {out}: give OUT another name")
-
-
-def _survey(
-    source: IndexedSource | IterableSource, options: Options
-) -> tuple[dict[str, ArraySpec], int | None, int]:
-    """Return the schema, the number of samples, and how many bytes their names take."""
-    skip = options.on_error == "skip"
-    if isinstance(source, IterableSource):
-        if options.shuffle is not None:
-            raise ValueError(
-                "shuffle needs a length, which an iterable lacks: make it a sequence, or shuffle before"
-            )
-        return source.schema(skip=skip), None, 0
-    samples = len(source)
-    if samples == 0:
-        raise SourceError("the source", None, "there is no sample in it")
-    return _first_schema(source, skip=skip), samples, _names_bytes(source)
-
-
-def _names_bytes(source: IndexedSource) -> int:
-    if source.name(0) is None:
-        return 0
-    return names_nbytes(len(source), sum(name_nbytes(source.name(i) or "") for i in range(len(source))))
-
-
-def _first_schema(source: IndexedSource, *, skip: bool) -> dict[str, ArraySpec]:
-    fault: SourceError | None = None
-    for index in range(len(source)):
-        try:
-            return source.schema(index)
-        except SourceError as error:
-            if not skip:
-                raise
-            fault = fault or error
-    if fault is None:
-        raise AssertionError("a source without samples")
-    raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
 
 
 def _check_schema(schema: Mapping[str, ArraySpec]) -> None:

@@ -50,6 +50,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
         "fields": None if options.fields is None else [list(pair) for pair in options.fields],
         "shuffle": options.shuffle,
         "schema": {name: str(spec) for name, spec in plan.schema.items()},
+        "fill": {name: stand_in.note for name, stand_in in plan.fill.items()} or None,
     }
 
 
@@ -71,9 +72,8 @@ def check_options(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) ->
             plan.source.kind,
         )
     for name in current:
-        if saved.get(name) != current[name] or (
-            name == "schema" and list(saved[name]) != list(current[name])
-        ):
+        # As text, in which -0.0 is not 0.0, and the order of fields counts.
+        if json.dumps(saved.get(name)) != json.dumps(current[name]):
             what = f"was begun with another {name.replace('_', ' ')}; {_ADVICE}"
             raise _mismatch(plan.out, what, _shown(saved.get(name)), _shown(current[name]))
     if plan.options.on_error == "fail" and any("skip" in entry for entry in entries):

@@ -6,16 +6,19 @@ For sources that one thread alone may read: Python sequences and iterables.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
 from mmapload.preprocessing.buffers import BufferSets, Rows, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
+from mmapload.preprocessing.fill import read_filled
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import TracebackType
     from typing import Self
 
@@ -49,14 +52,25 @@ class ChunkWriters:
         """Wait for a set of buffers to fill."""
         return self._buffers.take()
 
-    def write(self, layout: StoreLayout, chunk: int, rows: Rows, samples: int, digests: str = "") -> None:
+    def write(
+        self,
+        layout: StoreLayout,
+        chunk: int,
+        rows: Rows,
+        samples: int,
+        digests: str = "",
+        stand_ins: Mapping[str, int] | None = None,
+    ) -> None:
         """Write a chunk of which so many samples are filled; the buffers are no longer the caller's."""
-        self._running.append(self._pool.submit(self._write, layout, chunk, rows, samples, digests))
+        facts = (digests, stand_ins or {})
+        self._running.append(self._pool.submit(self._write, layout, chunk, rows, samples, facts))
 
-    def _write(self, layout: StoreLayout, chunk: int, rows: Rows, samples: int, digests: str) -> DoneChunk:
+    def _write(
+        self, layout: StoreLayout, chunk: int, rows: Rows, samples: int, facts: tuple[str, Mapping[str, int]]
+    ) -> DoneChunk:
         try:
             whole = chunk_rows(rows, samples, layout.chunk_length)
-            return DoneChunk(chunk, write_chunk(self._folder, layout.fields, chunk, whole), digests)
+            return DoneChunk(chunk, write_chunk(self._folder, layout.fields, chunk, whole), *facts)
         finally:
             self._buffers.give(rows)
 
@@ -99,9 +113,9 @@ def run_sequential(build: Build, progress: Progress) -> None:
                 if chunk not in build.done:
                     rows = writers.take()
                     build.commit(writers.finished())
-                    samples, digests = _fill(build, progress, chunk, rows)
+                    samples, digests, stand_ins = _fill(build, progress, chunk, rows)
                     if samples:
-                        writers.write(build.layout, chunk, rows, samples, digests)
+                        writers.write(build.layout, chunk, rows, samples, digests, stand_ins)
                 chunk += 1
             build.commit(writers.finished(everything=True))
         except BaseException:
@@ -110,9 +124,10 @@ def run_sequential(build: Build, progress: Progress) -> None:
             raise
 
 
-def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int, str]:
+def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int, str, Mapping[str, int]]:
     """Fill one chunk; bad samples are left out, and the next ones take their places."""
     digests: list[str] = []
+    stand_ins: Counter[str] = Counter()
     while len(digests) < len(positions := build.positions(chunk)):
         bad = []
         left = positions[len(digests) :]
@@ -120,7 +135,8 @@ def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int
             digest = ""
             try:
                 digest = digest_of(build.source, index)
-                build.source.read(index, {name: values[len(digests), ...] for name, values in rows.items()})
+                into = {name: values[len(digests), ...] for name, values in rows.items()}
+                stand_ins.update(read_filled(build.source, index, into, build.plan.fill))
             except SourceError as error:
                 if build.plan.options.on_error == "fail":
                     raise not_skipped(error) from error.__cause__
@@ -130,4 +146,4 @@ def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int
                 progress.at(chunk * build.layout.chunk_length + len(digests))
         if bad:
             build.skip(bad, chunk)
-    return len(digests), "".join(digests)
+    return len(digests), "".join(digests), stand_ins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 
 from mmapload.errors import SourceError
 from mmapload.preprocessing.build import SkippedSample
+from mmapload.preprocessing.fill import write_stand_ins
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.preprocessing.sequential import ChunkWriters
 from mmapload.sources.values import store_sample
@@ -34,8 +36,8 @@ _Places: TypeAlias = "list[tuple[str, npt.NDArray[Any], np.dtype[Any], tuple[int
 
 def run_stream(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress
-) -> tuple[StoreLayout, list[SkippedSample]]:
-    """Write all chunks; returns the finished store's layout and what was left out.
+) -> tuple[StoreLayout, list[SkippedSample], Counter[str]]:
+    """Write all chunks; returns the finished store's layout, what was left out, and counts of stand-ins.
 
     Raises
     ------
@@ -62,7 +64,7 @@ def run_stream(
         writers.finished(everything=True)
     for field in layout.fields:
         sync_folder(os.path.join(work.store, field.name))
-    return layout, stream.skipped
+    return layout, stream.skipped, stream.stand_ins
 
 
 class _Stream:
@@ -72,6 +74,8 @@ class _Stream:
         self._samples: Iterator[Any] = iter(plan.stream)
         self._fail = plan.options.on_error == "fail"
         self._progress = progress
+        self._fill = plan.fill
+        self.stand_ins: Counter[str] = Counter()
         self.skipped: list[SkippedSample] = []
         self.stored = 0
 
@@ -102,12 +106,14 @@ class _Stream:
         index = self.stored + row - first + len(self.skipped)
         try:
             into = {name: values[row, ...] for name, values in rows.items()}
-            store_sample(sample, into, f"sample {index}")
+            absent = store_sample(sample, into, f"sample {index}", self._fill)
         except SourceError as error:
             if self._fail:
                 raise not_skipped(error, again=False) from error.__cause__
             self.skipped.append(SkippedSample(index, error.file, error.member, error.cause))
             return False
+        write_stand_ins(absent, into, self._fill)
+        self.stand_ins.update(absent)
         return True
 
 

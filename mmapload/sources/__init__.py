@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -73,8 +73,14 @@ class IndexedSource(Protocol):
             Naming file, member and cause.
         """
 
-    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> None:
+    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> Collection[str] | None:
         """Read the arrays of sample `index` into the C-contiguous arrays given.
+
+        Returns
+        -------
+        collection of str, or None
+            The fields that the sample lacks, if the source knows them for optional: `into` is left as it is
+            there. None, or empty, if it lacks none.
 
         Raises
         ------

@@ -19,6 +19,7 @@ __all__ = ["Listing", "list_files", "natural_key"]
 
 _DIGITS = re.compile("([0-9]+)")
 _WILD = re.compile("[*?[]")
+_UNFINISHED = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,8 @@ def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> _Origin:
         raise SourceError(path, None, f"{getattr(error, 'strerror', error)}{named}") from None
     if not stat.S_ISREG(mode):
         raise SourceError(path, None, f"not a file{named}")
+    if path.lower().endswith(_UNFINISHED):
+        raise SourceError(path, None, f"the name of a download that has not ended{named}: wait for it")
     if not path.lower().endswith(suffixes):
         raise SourceError(
             path,

@@ -33,7 +33,9 @@ _DTYPES = frozenset(
     + [("f", 2), ("f", 4), ("f", 8), ("c", 8), ("c", 16)]
 )
 _MAX_DIMENSIONS = 32  # what every numpy supported here allows
-# A number before a dtype, as in "3f4", or several with commas make a structured one.
+# The old name of bytes, of which numpy warns; and what makes a structured dtype: a number before a dtype,
+# as in "3f4", or several with commas.
+_BYTES = re.compile(r"([<>=|]?)a(?=[0-9]*\Z)")
 _STRUCTURED = re.compile("[0-9(]|.*,")
 
 
@@ -175,7 +177,7 @@ def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
     if not isinstance(descr, str):
         raise _HeaderError(f"its .npy header has the dtype {shown(descr)}, which is unknown")
     try:
-        dtype = np.dtype(descr)
+        dtype = np.dtype(_BYTES.sub(r"\1S", descr))
     except Exception:  # noqa: BLE001 - numpy parses it, and raises TypeError, ValueError, SyntaxError and more
         raise _HeaderError(f"its .npy header has the dtype {shown(descr)}, which is unknown") from None
     if (dtype.kind, dtype.itemsize) in _DTYPES:

@@ -12,18 +12,21 @@ import os
 import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmapload.errors import SourceError
+from mmapload.errors import SourceError, shown
 from mmapload.sources import ArraySpec
+from mmapload.sources.absent import absent_fields, fill_advice
 from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
+from mmapload.sources.signatures import archive_kind
 from mmapload.sources.zipdir import read_directory
 from mmapload.sources.zipmember import read_first, read_member
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = ["NpzSource"]
 
 _FIRST = 512  # holds the header of nearly every array
+_MOST_LISTED = 12
 # What this process or the machine lacks for the moment; it says nothing against the file.
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
@@ -59,6 +63,8 @@ class NpzSource:
         The files, in the order of the samples.
     fields : mapping of str to str, optional
         Which keys to read, and the field that each becomes. None: all, under their own names.
+    optional : collection of str
+        Fields that a file may lack.
 
     Attributes
     ----------
@@ -83,17 +89,20 @@ class NpzSource:
     >>> {field: str(spec) for field, spec in source.schema(0).items()}
     {'x': 'uint8 (2, 3)'}
     >>> x = np.empty((2, 3), "u1")
-    >>> source.read(0, {"x": x})
+    >>> absent = source.read(0, {"x": x})
     >>> int(x.sum())
     6
     >>> folder.cleanup()
     """
 
-    def __init__(self, files: Listing, fields: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, files: Listing, fields: Mapping[str, str] | None = None, optional: Collection[str] = ()
+    ) -> None:
         self.kind = "npz"
         self.parallel = True
         self._files = files
         self._fields = None if fields is None else dict(fields)
+        self._optional = frozenset(optional)
         if self._fields is not None and len(set(self._fields.values())) < len(self._fields):
             raise ValueError(f"two keys are to become one field: {self._fields}")
 
@@ -115,17 +124,19 @@ class NpzSource:
         Returns
         -------
         dict of str to ArraySpec
-            Field name to dtype and shape; in the order of `fields`, else of the zip directory.
+            Field name to dtype and shape; in the order of `fields`, else of the zip directory. Optional
+            fields are in it if they are in the file.
 
         Raises
         ------
         SourceError
-            If the file cannot be read, lacks a selected key, or holds what a store cannot.
+            If the file cannot be read, lacks a selected key that is not optional, or holds what a store
+            cannot.
         """
         with _opened(self._files.path(index)) as npz:
             return {field: _header(npz, member).spec for field, member in self._select(npz).items()}
 
-    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> None:
+    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> tuple[str, ...]:
         """Read file `index` into the arrays given.
 
         Parameters
@@ -135,6 +146,11 @@ class NpzSource:
         into : mapping of str to numpy.ndarray
             For every field a C-contiguous array of its dtype and shape.
 
+        Returns
+        -------
+        tuple of str
+            The optional fields that the file lacks; their arrays are left as they are.
+
         Raises
         ------
         SourceError
@@ -143,10 +159,12 @@ class NpzSource:
         """
         with _opened(self._files.path(index)) as npz:
             members = self._select(npz)
-            if members.keys() != into.keys():
-                raise _fields_differ(npz.path, members, into)
+            absent = absent_fields(members, into, self._optional)
+            if absent is None:
+                raise _fields_differ(npz.path, members, into, self._optional)
             for field, member in members.items():
                 _read_array(npz, field, member, into[field])
+        return absent
 
     def fingerprint(self, index: int) -> bytes:
         """Summarise file `index`: its name, size, and the sizes and CRC-32s that its zip directory holds.
@@ -182,14 +200,19 @@ class NpzSource:
             raise SourceError(npz.path, None, "an .npz file without arrays")
         if self._fields is None:
             return keys
-        absent = [key for key in self._fields if key not in keys]
+        absent = {
+            key: field
+            for key, field in self._fields.items()
+            if key not in keys and field not in self._optional
+        }
         if absent:
             raise SourceError(
                 npz.path,
                 None,
-                f"has no array {_listed(absent)}; it has {_listed(keys)} (fields are given as old=new)",
+                f"has no array {_listed(absent)}; it has {_listed(keys)} (fields are given as old=new); "
+                + fill_advice(absent.values()),
             )
-        return {field: keys[key] for key, field in self._fields.items()}
+        return {field: keys[key] for key, field in self._fields.items() if key in keys}
 
 
 @contextmanager
@@ -206,7 +229,10 @@ def _opened(path: str) -> Iterator[_Npz]:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
             raise SourceError(path, None, "not a file")
-        yield _Npz(fd, path, before.st_size, read_directory(fd, before.st_size, path))
+        members = read_directory(fd, before.st_size, path)
+        if kind := archive_kind([member.name for member in members]):
+            raise SourceError(path, None, f"not an .npz file but {kind}")
+        yield _Npz(fd, path, before.st_size, members)
         after = os.fstat(fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise SourceError(
@@ -258,17 +284,20 @@ def _read_array(npz: _Npz, field: str, member: Member, into: npt.NDArray[Any]) -
         into.byteswap(inplace=True)
 
 
-def _fields_differ(path: str, members: Mapping[str, Member], into: Mapping[str, Any]) -> SourceError:
-    missing = [field for field in into if field not in members]
+def _fields_differ(
+    path: str, members: Mapping[str, Member], into: Mapping[str, Any], optional: Collection[str]
+) -> SourceError:
+    missing = [field for field in into if field not in members and field not in optional]
     extra = [field for field in members if field not in into]
     differences = [f"lacks {_listed(missing)}"] * bool(missing) + [f"also has {_listed(extra)}"] * bool(extra)
     return SourceError(
         path,
         None,
         f"{' and '.join(differences)}: its fields are {_listed(members)}, expected {_listed(into)}; "
-        "select the fields that all samples have",
+        f"select the fields that all samples have; {fill_advice([*missing, *extra])}",
     )
 
 
 def _listed(names: Mapping[str, Any] | list[str]) -> str:
-    return ", ".join(repr(name) for name in names)
+    most = [shown(name) for name in islice(names, _MOST_LISTED)]
+    return ", ".join(most) + (f", ... ({len(names)} in all)" if len(names) > len(most) else "")

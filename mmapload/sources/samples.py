@@ -7,7 +7,7 @@ lists of numbers), or to numbers and booleans. Neither torch nor any other libra
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -46,6 +46,8 @@ class SequenceSource:
         A list of dicts or a map-style torch dataset, for instance.
     fields : mapping of str to str, optional
         Which names to take, and the field that each becomes. None: all, under their own names.
+    optional : collection of str
+        Fields that a sample may lack.
 
     Examples
     --------
@@ -55,16 +57,22 @@ class SequenceSource:
     >>> {name: str(spec) for name, spec in source.schema(0).items()}
     {'label': 'float64 ()'}
     >>> label = np.empty(())
-    >>> source.read(1, {"label": label})
+    >>> absent = source.read(1, {"label": label})
     >>> float(label)
     1.5
     """
 
-    def __init__(self, samples: SupportsSamples, fields: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        samples: SupportsSamples,
+        fields: Mapping[str, str] | None = None,
+        optional: Collection[str] = (),
+    ) -> None:
         self.kind = "sequence"
         self.parallel = False
         self._samples = samples
         self._fields = None if fields is None else dict(fields)
+        self._optional = frozenset(optional)
         self._taken: tuple[int, Any] | None = None
 
     def __len__(self) -> int:
@@ -86,10 +94,15 @@ class SequenceSource:
         SourceError
             If taking it fails, or it is nothing that a store can hold.
         """
-        return specs_of(self._take(index), self.describe(index))
+        return specs_of(self._take(index), self.describe(index), self._optional)
 
-    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> None:
+    def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> tuple[str, ...]:
         """Take sample `index` and copy its arrays.
+
+        Returns
+        -------
+        tuple of str
+            The optional fields that it lacks; their arrays are left as they are.
 
         Raises
         ------
@@ -98,7 +111,7 @@ class SequenceSource:
         """
         taken, self._taken = self._taken, None
         sample = taken[1] if taken is not None and taken[0] == index else self._take(index)
-        store_sample(sample, into, self.describe(index))
+        return store_sample(sample, into, self.describe(index), self._optional)
 
     def fingerprint(self, index: int) -> bytes:
         """Summarise the contents of every sixteenth sample; of the others nothing.
@@ -126,7 +139,7 @@ class SequenceSource:
         except Exception as error:
             cause = f"the sequence raised {type(error).__name__}: {error}"
             raise SourceError(self.describe(index), None, cause) from error
-        return select(sample, self._fields, self.describe(index))
+        return select(sample, self._fields, self.describe(index), self._optional)
 
 
 class IterableSource:
@@ -138,6 +151,8 @@ class IterableSource:
         A generator, for instance.
     fields : mapping of str to str, optional
         Which names to take, and the field that each becomes. None: all, under their own names.
+    optional : collection of str
+        Fields that a sample may lack.
 
     Examples
     --------
@@ -149,12 +164,18 @@ class IterableSource:
     [0.0, 1.0, 2.0]
     """
 
-    def __init__(self, samples: Iterable[Mapping[str, Any]], fields: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        samples: Iterable[Mapping[str, Any]],
+        fields: Mapping[str, str] | None = None,
+        optional: Collection[str] = (),
+    ) -> None:
         self.kind = "iterable"
         self._samples = samples
         self._iterator: Iterator[Any] | None = None
         self._peeked: list[Any] = []
         self._fields = None if fields is None else dict(fields)
+        self._optional = frozenset(optional)
 
     def __iter__(self) -> Iterator[Mapping[str, Any]]:
         """Yield every sample; fields that a sample lacks are missing in it."""
@@ -189,7 +210,8 @@ class IterableSource:
         for sample in self._iterator:
             where = f"sample {len(self._peeked)}"
             try:
-                specs = specs_of(select(sample, self._fields, where), where)
+                chosen = select(sample, self._fields, where, self._optional)
+                specs = specs_of(chosen, where, self._optional)
             except SourceError as error:
                 if not skip:
                     raise

@@ -11,9 +11,10 @@ import numpy as np
 from mmapload.errors import SourceError
 from mmapload.layout import CORE_DTYPES
 from mmapload.sources import ArraySpec
+from mmapload.sources.absent import absent_fields, fill_advice
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     import numpy.typing as npt
 
@@ -60,8 +61,8 @@ def _core_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return CORE_DTYPES.get(dtype.name) if dtype.kind in "biufc" else None
 
 
-def specs_of(sample: Any, where: str) -> dict[str, ArraySpec]:
-    """Return the schema of one sample.
+def specs_of(sample: Any, where: str, optional: Collection[str] = ()) -> dict[str, ArraySpec]:
+    """Return the schema of one sample, which may lack the optional fields.
 
     Raises
     ------
@@ -74,7 +75,7 @@ def specs_of(sample: Any, where: str) -> dict[str, ArraySpec]:
         if not isinstance(name, str):
             raise SourceError(where, None, f"the names of arrays must be text, found {name!r}")
         _, specs[name] = take_array(sample, name, where)
-    if not specs:
+    if not specs and not optional:
         raise SourceError(where, None, "a sample without arrays")
     return specs
 
@@ -104,13 +105,22 @@ def _expect_mapping(sample: Any, where: str) -> None:
         )
 
 
-def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) -> None:
+def store_sample(
+    sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str, optional: Collection[str] = ()
+) -> tuple[str, ...]:
     """Copy a sample into the arrays given, exactly: nothing is cast but the byte order.
 
     Parameters
     ----------
     where : str
         Names the sample in errors.
+    optional : collection of str
+        Fields that it may lack.
+
+    Returns
+    -------
+    tuple of str
+        The fields that it lacks; their arrays are left as they are.
 
     Raises
     ------
@@ -120,36 +130,43 @@ def store_sample(sample: Any, into: Mapping[str, npt.NDArray[Any]], where: str) 
     if isinstance(sample, SourceError):
         raise sample  # looked at before, when the schema was sought
     _expect_mapping(sample, where)
-    if sample.keys() != into.keys():
+    absent = absent_fields(sample, into, optional)
+    if absent is None:
+        differing = [name for name in into if name not in sample and name not in optional]
+        differing += [name for name in sample if name not in into]
         raise SourceError(
             where,
             None,
             f"its fields are {_listed(sample)}, expected {_listed(into)} as in the first sample; "
-            "select those that all samples have",
+            f"select those that all samples have; {fill_advice(differing)}",
         )
     for name, place in into.items():
+        if name in absent:
+            continue
         array, found = take_array(sample, name, where)
         expected = ArraySpec(place.dtype, place.shape)
         if found != expected:
             raise SourceError(where, name, f"{found}, expected {expected} as in the first sample")
         place[...] = array
+    return absent
 
 
-def select(sample: Any, fields: Mapping[str, str] | None, where: str) -> Any:
+def select(sample: Any, fields: Mapping[str, str] | None, where: str, optional: Collection[str] = ()) -> Any:
     """Take some arrays of a sample, under the names of their fields; what is no mapping stays as it is.
 
     Raises
     ------
     SourceError
-        If one of them is not there, or its mapping fails to load it.
+        If one of them is not there and not optional, or its mapping fails to load it.
     """
     if fields is None or not isinstance(sample, Mapping):
         return sample
-    absent = [name for name in fields if name not in sample]
+    absent = {name: field for name, field in fields.items() if name not in sample and field not in optional}
     if absent:
-        raise SourceError(where, None, f"has no array {_listed(absent)}; it has {_listed(sample)}")
+        what = f"has no array {_listed(absent)}; it has {_listed(sample)}"
+        raise SourceError(where, None, f"{what}; {fill_advice(absent.values())}")
     try:
-        return {field: sample[name] for name, field in fields.items()}
+        return {field: sample[name] for name, field in fields.items() if name in sample}
     except Exception as error:
         raise SourceError(where, None, str(error)) from error
 

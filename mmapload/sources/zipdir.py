@@ -150,7 +150,7 @@ def _find_end(file: _File) -> tuple[_File, int]:
 
 def _bytes_behind(tail: bytes, base: int) -> int:
     """Count what follows the last end record whose directory lies right before it."""
-    at = tail.rfind(_END_SIGNATURE, 0, len(tail) - _END.size + 4)
+    at = tail.rfind(_END_SIGNATURE, 0, max(0, len(tail) - _END.size + 4))
     if at < 0:
         return 0
     *_, length, start, comment = _END.unpack_from(tail, at)

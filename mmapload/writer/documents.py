@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from mmapload.codecs import codec_chain
+from mmapload.chains import codec_chain
 from mmapload.errors import MmaploadError
 from mmapload.metadata import parse_field
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from mmapload.codecs import CHECKSUM_BYTES
-from mmapload.layout import RESERVED_GROUP, FieldLayout
-from mmapload.store import METADATA, NAME_ARRAYS
-from mmapload.writer.chunks import write_field_chunk
-from mmapload.writer.documents import field_document, group_document
-from mmapload.writer.durable import sync_folder, write_durably
+from mmapload.reserved import NAME_ARRAYS
+from mmapload.writer.reserved import ReservedArray
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    import numpy.typing as npt
 
 __all__ = ["name_nbytes", "names_nbytes", "write_names"]
 
@@ -46,10 +40,7 @@ def write_names(folder: str, names: Iterable[str]) -> None:
     names : iterable of str
         Bytes that are no UTF-8 stand as surrogates, as the file system encoding of Python has them.
     """
-    group = os.path.join(folder, RESERVED_GROUP)
-    for name in NAME_ARRAYS:
-        os.makedirs(os.path.join(group, name), exist_ok=True)
-    texts, ends = _ChunkedArray(group, "names"), _ChunkedArray(group, "ends")
+    texts, ends = (ReservedArray(folder, array) for array in NAME_ARRAYS.values())
     end = 0
     for name in names:
         text = np.frombuffer(name.encode("utf-8", "surrogateescape"), np.uint8)
@@ -58,36 +49,3 @@ def write_names(folder: str, names: Iterable[str]) -> None:
         ends.extend(np.array([end], "<i8"))
     texts.close()
     ends.close()
-    write_durably(os.path.join(group, METADATA), [group_document({})])
-    sync_folder(group)
-
-
-class _ChunkedArray:
-    """An array of one axis that grows, of which one chunk is in memory."""
-
-    def __init__(self, group: str, name: str) -> None:
-        self._layout: FieldLayout = NAME_ARRAYS[name]
-        self._folder = os.path.join(group, name)
-        self._rows = np.zeros(self._layout.chunk_length, self._layout.dtype)
-        self._length = 0
-
-    def extend(self, values: npt.NDArray[Any]) -> None:
-        while values.size:
-            first = self._length % self._rows.size
-            taken = values[: self._rows.size - first]
-            self._rows[first : first + taken.size] = taken
-            self._length += taken.size
-            values = values[taken.size :]
-            if self._length % self._rows.size == 0:
-                self._write(self._length // self._rows.size - 1)
-
-    def close(self) -> None:
-        left = self._length % self._rows.size
-        if left:
-            self._rows[left:] = 0
-            self._write(self._length // self._rows.size)
-        write_durably(os.path.join(self._folder, METADATA), [field_document(self._layout, self._length)])
-        sync_folder(self._folder)
-
-    def _write(self, chunk: int) -> None:
-        write_field_chunk(self._folder, self._layout, chunk, self._rows)

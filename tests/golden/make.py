@@ -1,7 +1,7 @@
-"""Make the golden stores, once for each version of the format: python tests/golden/make.py [FOLDER].
+"""Make the golden stores, once for each form that they have had: python tests/golden/make.py [FOLDER].
 
 They stand for every store that people have on their disks. A change that no longer reads them breaks these
-stores, so they are never made anew to let a test pass; a new version of the format adds new ones.
+stores, so they are never made anew to let a test pass; a new form adds new ones.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from pathlib import Path
 import numpy as np
 
 GOLDEN = Path(__file__).parent
+"""Stores as they were first written, without a list of checksums."""
+LISTED = GOLDEN / "listed"
+"""Stores as they are written now."""
 SAMPLES = 5
 BATCH_SIZE = 2
 CODECS = ("raw", "zstd", "blosc-lz4", "blosc-zstd")
@@ -47,4 +50,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else GOLDEN)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else LISTED)

@@ -1,0 +1,96 @@
+"""The option `--fill`: what stands in for which field, as it is typed."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from mmapload.layout import CORE_DTYPES
+from mmapload.preprocessing.fill import Number, exactly
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+__all__ = ["parse_fill"]
+
+_FORMS: Final = (
+    "FIELD=VALUE, or FIELD=VALUE:DTYPE:SHAPE such as flow=0:float32:2x256x448, "
+    "or label=-1:int64: for one number a sample"
+)
+_WORDS: Final = {"true": True, "false": False}
+
+
+def parse_fill(texts: Iterable[str]) -> dict[str, Number | npt.NDArray[Any]]:
+    """Read what stands in for which field.
+
+    Parameters
+    ----------
+    texts : iterable of str
+        FIELD=VALUE, a number for a field that some samples have; or FIELD=VALUE:DTYPE:SHAPE, where a shape is
+        lengths joined by x, and empty for a single number.
+
+    Returns
+    -------
+    dict of str to number or numpy.ndarray
+        The arrays take the room of one element, however large they are.
+
+    Raises
+    ------
+    ValueError
+        If one is neither, a field is there twice, or a dtype cannot hold its value exactly.
+
+    Examples
+    --------
+    >>> fill = parse_fill(["flow=0:float32:2x4x4", "label=-1:int64:", "mask=true"])
+    >>> fill["flow"].shape, fill["label"], fill["mask"]
+    ((2, 4, 4), array(-1), True)
+    """
+    fill: dict[str, Number | npt.NDArray[Any]] = {}
+    for text in texts:
+        field, _, given = text.rpartition("=")
+        value, *typed = given.split(":")
+        number = _number(value.strip())
+        if not field or number is None or len(typed) not in {0, 2}:
+            raise ValueError(f"fill: expected {_FORMS}, found {text!r}")
+        if field in fill:
+            raise ValueError(f"fill: {field!r} is there twice")
+        fill[field] = _array(field, number, *typed) if typed else number
+    return fill
+
+
+def _number(text: str) -> Number | None:
+    """Read a number; None if it is none, or so large or small that it would become infinite or zero."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        number, exact = float(text), Decimal(text)
+    except (ValueError, InvalidOperation):
+        pass
+    else:
+        same = math.isinf(number) == exact.is_infinite() and (number == 0) == exact.is_zero()
+        return number if same else None
+    try:
+        return complex(text)
+    except ValueError:
+        return None
+
+
+def _array(field: str, number: Number, dtype: str, shape: str) -> npt.NDArray[Any]:
+    if dtype not in CORE_DTYPES:
+        raise ValueError(
+            f"fill: {field!r}: {dtype!r} is no dtype of a store; it holds {', '.join(CORE_DTYPES)}"
+        )
+    element = exactly(field, number, CORE_DTYPES[dtype])
+    try:
+        return np.broadcast_to(element, [int(length) for length in shape.split("x")] if shape else ())
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"fill: {field!r}: {shape!r} is no shape such as 4x256x448: {error}") from None

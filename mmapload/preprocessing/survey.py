@@ -1,0 +1,165 @@
+"""Look at a source before anything is written: fields, dtypes, shapes, stand-ins, and how many samples."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from mmapload.errors import SourceError
+from mmapload.preprocessing.fill import StandIn, stand_in
+from mmapload.sources.samples import IterableSource
+from mmapload.writer.names import name_nbytes, names_nbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from mmapload.preprocessing.fill import Number
+    from mmapload.preprocessing.opening import OpenedSource
+    from mmapload.preprocessing.plan import Options
+    from mmapload.sources import ArraySpec, IndexedSource
+
+__all__ = ["Survey", "survey"]
+
+_LOOKED_AT = 1024
+"""Of a Python sequence at most so many samples are taken to find a field; of files all headers are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What a source turns out to have.
+
+    Attributes
+    ----------
+    schema : mapping of str to ArraySpec
+        Every field's dtype and shape.
+    fill : mapping of str to StandIn
+        What is stored for which field in samples that lack it; in the schema's order.
+    samples : int or None
+        How many there are; None if only the end of the source will tell.
+    names_bytes : int
+        Bytes of the files that keep the samples' names; 0 if the source has none.
+    """
+
+    schema: Mapping[str, ArraySpec]
+    fill: Mapping[str, StandIn]
+    samples: int | None
+    names_bytes: int
+
+
+def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Survey:
+    """Read the first sample's schema, and later ones' until every field that a number fills is found.
+
+    Raises
+    ------
+    SourceError
+        If there is no sample, or one that is looked at is bad and `on_error` is "fail".
+    ValueError
+        If stand-ins do not fit the samples, or nothing says their dtype and shape.
+    """
+    source, skip = opened.source, options.on_error == "skip"
+    if isinstance(source, IterableSource):
+        if options.shuffle is not None:
+            raise ValueError(
+                "shuffle needs a length, which an iterable lacks: make it a sequence, or shuffle before"
+            )
+        first = source.schema(skip=skip)
+        # A generator may yield one dict again and again, so that only one sample can be kept for later.
+        schema = _with_fill("the first sample", first, {}, fill, "the first sample of an iterable lacks")
+        samples, names_bytes = None, 0
+    else:
+        samples, names_bytes = len(source), _names_bytes(source)
+        if samples == 0:
+            raise SourceError("the source", None, "there is no sample in it")
+        index, first = _first_schema(source, skip=skip)
+        numbers = {name for name, value in fill.items() if not isinstance(value, StandIn)}
+        last = samples if opened.listing is not None else min(samples, index + _LOOKED_AT)
+        later = _later_specs(source, numbers - first.keys(), range(index + 1, last), skip=skip)
+        lacking = "no sample has" if last == samples else f"none of the first {last:,} samples has"
+        schema = _with_fill(source.describe(index), first, later, fill, lacking)
+    if options.fields is not None:
+        schema = {name: schema[name] for _, name in options.fields}
+    stand_ins = {
+        name: value if isinstance(value := fill[name], StandIn) else stand_in(name, value, spec)
+        for name, spec in schema.items()
+        if name in fill
+    }
+    return Survey(schema, stand_ins, samples, names_bytes)
+
+
+def _names_bytes(source: IndexedSource) -> int:
+    if not len(source) or source.name(0) is None:
+        return 0
+    return names_nbytes(len(source), sum(name_nbytes(source.name(i) or "") for i in range(len(source))))
+
+
+def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, dict[str, ArraySpec]]:
+    """Return number and schema of the first sample that has one."""
+    fault: SourceError | None = None
+    for index in range(len(source)):
+        try:
+            return index, source.schema(index)
+        except SourceError as error:
+            if not skip:
+                raise
+            fault = fault or error
+    if fault is None:
+        raise AssertionError("a source without samples")
+    raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
+
+
+def _later_specs(
+    source: IndexedSource, wanted: Collection[str], indices: range, *, skip: bool
+) -> dict[str, ArraySpec]:
+    """Return dtype and shape of these fields, each from the first sample that has it."""
+    found: dict[str, ArraySpec] = {}
+    for index in indices:
+        if len(found) == len(wanted):
+            break
+        try:
+            schema = source.schema(index)
+        except SourceError:
+            if not skip:
+                raise
+            continue
+        found = {name: schema[name] for name in wanted if name in schema} | found
+    return found
+
+
+def _with_fill(
+    sample: str,
+    first: Mapping[str, ArraySpec],
+    later: Mapping[str, ArraySpec],
+    fill: Mapping[str, Number | StandIn],
+    lacking: str,
+) -> dict[str, ArraySpec]:
+    """Return the first sample's schema with the fields that it lacks and that are filled, behind the others.
+
+    Parameters
+    ----------
+    sample : str
+        Names the first sample.
+    later : mapping of str to ArraySpec
+        Fields that other samples have.
+    lacking : str
+        Says before a field's name that it was not found.
+    """
+    schema = dict(first)
+    for name, value in fill.items():
+        if isinstance(value, StandIn):
+            if schema.setdefault(name, value.spec) != value.spec:
+                raise ValueError(
+                    f"fill: {name!r} is given as {value.spec}, and in {sample} it is {first[name]}: "
+                    "give an array like those that samples have"
+                )
+        elif name not in first and name not in later:
+            has = ", ".join(repr(each) for each in first)
+            option = shlex.quote(f"{name}={value}:float32:4x256x448")
+            raise ValueError(
+                f"fill: {lacking} {name!r} (the first has {has}), so nothing says its dtype and shape: check "
+                f"the name, or give them, as in --fill {option} for float32 (4, 256, 448), or in Python an "
+                "array like those that are missing"
+            )
+        elif name not in first:
+            schema[name] = later[name]
+    return schema
