@@ -16,12 +16,14 @@ from mmapload.batches import ReadyBatch, Sample
 from mmapload.budget import resolve_budget
 from mmapload.checks import VERIFY, Checks, Verify
 from mmapload.chunkfile import open_chunk_file
-from mmapload.gather import BatchReader
+from mmapload.gather import BatchReader, Take
 from mmapload.order import Geometry
+from mmapload.ranks import processes_here
 from mmapload.readers import reader_for
 from mmapload.residency import Residency
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
+from mmapload.workers.indices import SlotIndices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -160,7 +162,7 @@ class ChunkDataset(Dataset[Any]):
     @property
     def _share(self) -> int:
         """Bytes that resident chunks may take in this process."""
-        return self.memory if self.is_raw else self.memory // _processes(self.workers)
+        return self.memory if self.is_raw else self.memory // processes_here(self.workers)
 
     @property
     def chunks_held(self) -> int:
@@ -197,7 +199,8 @@ class ChunkDataset(Dataset[Any]):
         """
         if type(self).__getitem__ is not ChunkDataset.__getitem__:
             return [self[index] for index in indices]
-        return self.finish(self.read(indices))
+        take = indices.take if isinstance(indices, SlotIndices) and self.transform is None else None
+        return self.finish(self.read(indices, take))
 
     def finish(self, batch: ReadyBatch) -> Sequence[Any]:
         """Apply the transform, if there is one, to every sample of a batch."""
@@ -205,13 +208,15 @@ class ChunkDataset(Dataset[Any]):
             return batch
         return [self.transform(sample) for sample in batch.samples()]
 
-    def read(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> ReadyBatch:
+    def read(self, indices: Sequence[int] | npt.NDArray[np.int64], take: Take | None = None) -> ReadyBatch:
         """Read a batch, without the transform.
 
         Parameters
         ----------
         indices : sequence of int
             In any order, repeats allowed; negative ones count from the end.
+        take : callable, optional
+            As for `BatchReader.batch`.
 
         Returns
         -------
@@ -229,7 +234,7 @@ class ChunkDataset(Dataset[Any]):
         """
         samples = self._positions(indices)
         reading = self._read_here()
-        arrays = reading.batch(samples)
+        arrays = reading.batch(samples, take)
         if reading.wanders and not (self._warned[0] or self.follows_chunks):
             self._warn_once()
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
@@ -308,13 +313,3 @@ def _expect_sizes(store: Store, fields: Iterable[FieldLayout]) -> None:
         if field.sample_nbytes:
             fd, _ = open_chunk_file(field, 0, store.chunk_path(field, 0))
             os.close(fd)
-
-
-def _processes(workers: int) -> int:
-    """Count the processes of this machine that share a budget: local ranks times DataLoader workers.
-
-    A worker knows how many there are; the process that starts them knows if it has been told.
-    """
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    worker = get_worker_info()
-    return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else max(1, workers))

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from mmapload.buffers import BufferPool
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
+    from mmapload.codecs import Bytes
     from mmapload.layout import FieldLayout
     from mmapload.readers import ChunkArrays
     from mmapload.residency import Residency
 
-__all__ = ["BatchReader"]
+__all__ = ["BatchReader", "Take"]
+
+Take: TypeAlias = "Callable[[int], Bytes | None]"
+"""Gives memory for so many bytes, or None."""
 
 VIEW_BYTES: Final = 2**20
 """A batch that lies in one piece is mapped, not copied, from this size on: mapping costs more below."""
@@ -60,8 +66,15 @@ class BatchReader:
         """Whether samples that are not in memory are asked for in an order that follows no chunks."""
         return self._jumps >= 8 and 3 * self._jumps > self._strayed
 
-    def batch(self, samples: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    def batch(self, samples: npt.NDArray[np.int64], take: Take | None = None) -> dict[str, npt.NDArray[Any]]:
         """Read samples, by number, in any order, repeats allowed.
+
+        Parameters
+        ----------
+        samples : ndarray of int64
+            Their numbers.
+        take : callable, optional
+            Gives memory to copy into, for so many bytes; where it gives None, and by default, it is pooled.
 
         Returns
         -------
@@ -79,7 +92,7 @@ class BatchReader:
             start = int(rows[0])
             return self.residency.view(int(chunks[0]), start, start + len(samples))
         self.copies += 1
-        arrays = {field.name: self._array(field, len(samples)) for field in self._fields}
+        arrays = {field.name: self._array(field, len(samples), take) for field in self._fields}
         order = np.argsort(chunks, kind="stable")
         starts = np.flatnonzero(np.diff(chunks[order], prepend=-1))
         stray = []
@@ -102,9 +115,12 @@ class BatchReader:
             and (len(samples) == 1 or (np.diff(samples) == 1).all())
         )
 
-    def _array(self, field: FieldLayout, count: int) -> npt.NDArray[Any]:
+    def _array(self, field: FieldLayout, count: int, take: Take | None) -> npt.NDArray[Any]:
         shape = (count, *field.shape)
         nbytes = count * field.sample_nbytes
+        given = None if take is None else take(nbytes)
+        if given is not None:
+            return given.view(field.dtype).reshape(shape)
         if nbytes < SMALL_BYTES:
             return np.empty(shape, field.dtype)
         return self._pools[field.name].take(nbytes).view(field.dtype).reshape(shape)

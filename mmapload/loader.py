@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.utils.data import DataLoader
+from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mmapload.dataset import ChunkDataset
 from mmapload.errors import MmaploadError, WorkerError
 from mmapload.samplers import ChunkBatchSampler
+from mmapload.workers.collating import SlotCollate
+from mmapload.workers.handover import Handover, SlotSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
     from mmapload.batches import ReadyBatch
     from mmapload.order import Remainder
     from mmapload.store import StrPath
+    from mmapload.workers.slots import Counts
 
 __all__ = ["ChunkDataLoader"]
 
@@ -70,6 +75,9 @@ persistent_workers, pin_memory_device, in_order
     -----
     A batch is a dict of field name to tensor, (batch_size, *field shape). With `num_workers=0` a transform
     and a `collate_fn` run in the thread that iterates.
+
+    Worker processes put batches of a ChunkDataset into shared memory that is used again, and deliver what
+    torch's would. A batch may be kept: its part of that memory is used again when its last tensor is gone.
 
     Examples
     --------
@@ -128,6 +136,7 @@ persistent_workers, pin_memory_device, in_order
             prefetch_factor=prefetch_factor if num_workers else None,
             persistent_workers=persistent_workers,
         )
+        self._handover = Handover()
         self._chunks: ChunkBatchSampler | None = None
         if sampler is not None or batch_sampler is not None or batch_size is None:
             if isinstance(shuffle, str) or window != "auto" or lanes is not None or remainder is not None:
@@ -176,6 +185,11 @@ persistent_workers, pin_memory_device, in_order
                 return
         raise AttributeError("this loader's sampler has no epochs")
 
+    @property
+    def worker_batches(self) -> Counts:
+        """How batches came back from worker processes so far: in memory used again, or torch's way."""
+        return self._handover.counts
+
     def __iter__(self) -> Any:
         dataset = self.dataset
         if self.num_workers:
@@ -190,10 +204,35 @@ persistent_workers, pin_memory_device, in_order
             return super().__iter__()
         return self._from_threads(dataset, self._chunks.sampler.batches())
 
+    def _get_iterator(self) -> Any:
+        """Make torch's iterator over worker processes: its batches come back in recycled memory."""
+        dataset = self.dataset
+        if not self.num_workers or self.batch_sampler is None or not isinstance(dataset, ChunkDataset):
+            return super()._get_iterator()
+        size = getattr(self.batch_sampler, "batch_size", None)
+        nbytes = size * sum(field.sample_nbytes for field in dataset.fields) if size else None
+        slots = self._handover.begin(self.num_workers * self._prefetch, nbytes)
+        if slots is None:
+            return super()._get_iterator()
+        # Where nobody but the dataset sees a batch before it is sent, it may be put together in its slot.
+        gather = type(dataset) is ChunkDataset and self.collate_fn is default_collate
+        view: DataLoader[Any] = object.__new__(type(self))
+        view.__dict__.update(
+            self.__dict__,
+            collate_fn=SlotCollate(self.collate_fn, slots.file),
+            batch_sampler=SlotSampler(self.batch_sampler, self.num_workers, slots, gather=gather),
+        )
+        return DataLoader._get_iterator(view)  # noqa: SLF001 - what torch's own __iter__ calls
+
     def _from_workers(self) -> Iterator[Any]:
         """Serve what torch's workers make; one that died is a WorkerError."""
+        if self._iterator is not None and not all(_are_alive(self._iterator)):
+            self._finish_workers(self._iterator)
+        iterator: Any = None
         try:
-            yield from super().__iter__()
+            iterator = super().__iter__()
+            # Not a loop: its variable would hold each batch until the next has come.
+            yield from map(self._handover.note_arrival, iterator)
         except (RuntimeError, ConnectionError, EOFError) as error:
             # torch tells of a dead worker only by the text of a RuntimeError, or fails to fetch what that had
             # ready. An error that a worker caught and sent over is another thing, and begins with "Caught".
@@ -201,11 +240,26 @@ persistent_workers, pin_memory_device, in_order
             unrelated = isinstance(error, RuntimeError) and "DataLoader worker (pid" not in str(error)
             if sent_over or unrelated:
                 raise
+            iterator = iterator or self._iterator
+            self._iterator = None  # persistent workers: torch would wait for the one that ended
             raise WorkerError(
                 f"a worker process ended without its batch ({error}). If it was killed for want of memory, "
                 "use fewer workers, a smaller batch_size or a smaller ChunkDataset(memory=...); without a "
                 "Python transform, num_workers=0 is faster"
             ) from error
+        finally:
+            if iterator is not None and iterator is not self._iterator:
+                self._finish_workers(iterator)
+
+    def _finish_workers(self, iterator: Any) -> None:
+        """End the workers of an iteration now: the error that ends it may keep torch's iterator alive."""
+        if self._iterator is iterator:
+            self._iterator = None
+        with suppress(RuntimeError):  # that a worker was killed: it was to end in any case
+            iterator._shutdown_workers()  # noqa: SLF001 - what torch's own __del__ calls
+        sampler = iterator._index_sampler  # noqa: SLF001 - what `_get_iterator` gave it
+        if isinstance(sampler, SlotSampler) and not any(_are_alive(iterator)):
+            self._handover.end(sampler.slots)
 
     def _from_threads(self, dataset: ChunkDataset, indices: Iterator[npt.NDArray[np.int64]]) -> Iterator[Any]:
         """Keep `prefetch` batches in preparation; an error surfaces at its batch, with its own traceback."""
@@ -237,3 +291,8 @@ persistent_workers, pin_memory_device, in_order
         found = self.collate_fn(samples)  # type: ignore[arg-type] # torch says list; a sequence will do
         # A transform or a collate_fn may have made new tensors; those that are pinned already stay.
         return pin_memory(found) if self._pins else found  # type: ignore[no-untyped-call] # torch's has no types
+
+
+def _are_alive(iterator: Any) -> list[bool]:
+    """Say of each worker of torch's iterator whether it is alive."""
+    return [worker.is_alive() for worker in iterator._workers]  # noqa: SLF001 - torch has no public name

@@ -20,13 +20,27 @@ if TYPE_CHECKING:
 
     from mmapload.codecs import Bytes
 
-__all__ = ["PAGE", "drop_pages", "map_anonymous", "map_private", "populate"]
+__all__ = [
+    "PAGE",
+    "discard",
+    "drop_pages",
+    "map_anonymous",
+    "map_private",
+    "map_shared",
+    "populate",
+    "populate_for_writing",
+]
 
 PAGE: Final = mmap.PAGESIZE
 MADV_WILLNEED: Final = 3
+MADV_REMOVE: Final = 9
+"""Give pages of shared memory back to the system, for all processes: they read as zeros afterwards."""
 MADV_HUGEPAGE: Final = 14
 MADV_POPULATE_READ: Final = 22
 """Linux 5.14: bring all pages in, and fail with EFAULT where touching one would raise SIGBUS."""
+
+MADV_POPULATE_WRITE: Final = 23
+"""Linux 5.14: make all pages writable at once, which takes two thirds of the time of one by one."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = _libc.mmap
@@ -105,6 +119,24 @@ def map_anonymous(nbytes: int) -> Bytes:
     return memory[:nbytes]
 
 
+def map_shared(fd: int, nbytes: int) -> Bytes:
+    """Map the first bytes of a file so that all processes which map it see what one of them writes.
+
+    Parameters
+    ----------
+    fd : int
+        Open for reading and writing; may be closed afterwards.
+    nbytes : int
+        At most the file's size.
+    """
+    return _map(nbytes, mmap.MAP_SHARED, fd, 0, None)
+
+
+def discard(memory: Bytes) -> None:
+    """Give whole pages of a shared map back to the system; where it cannot, they stay."""
+    _madvise(memory.ctypes.data, memory.nbytes, MADV_REMOVE)
+
+
 def populate(memory: Bytes) -> None:
     """Bring all pages of a map into memory, in one call that releases the GIL.
 
@@ -124,6 +156,12 @@ def populate(memory: Bytes) -> None:
             return
         if number not in {EAGAIN, EINTR}:
             raise OSError(number, f"{os.strerror(number)}: the file shrank, or its device failed")
+
+
+def populate_for_writing(memory: Bytes) -> None:
+    """Make all pages of a map writable in one call; where the system cannot, each is when it is written."""
+    start = memory.ctypes.data // PAGE * PAGE
+    _madvise(start, memory.ctypes.data + memory.nbytes - start, MADV_POPULATE_WRITE)
 
 
 def drop_pages(path: str, start: int, stop: int) -> None:

@@ -6,8 +6,9 @@ import os
 from dataclasses import dataclass
 
 import torch.distributed
+from torch.utils.data import get_worker_info
 
-__all__ = ["Ranks", "find_ranks"]
+__all__ = ["Ranks", "find_ranks", "processes_here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,3 +68,13 @@ def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
     size = torch.distributed.get_world_size()
     nodes = os.environ.get("GROUP_WORLD_SIZE", "1")  # torchrun's name for the number of machines
     return Ranks(torch.distributed.get_rank(), size, int(nodes) if nodes.isdigit() else 1, can_agree=size > 1)
+
+
+def processes_here(workers: int) -> int:
+    """Count the processes of this machine that share a budget: local ranks times DataLoader workers.
+
+    A worker knows how many there are; the process that starts them knows if it has been told.
+    """
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    worker = get_worker_info()
+    return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else max(1, workers))

@@ -30,6 +30,7 @@ LAYERS = [
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
     ["windows"],
+    ["workers"],
     ["dataset"],
     ["samplers"],
     ["loader"],
@@ -40,7 +41,7 @@ LAYERS = [
 """Modules and packages from the bottom up: each imports from layers below its own, and from itself."""
 
 OWNERS = {
-    "torch": {"batches", "ranks", "dataset", "samplers", "loader", "bench"},
+    "torch": {"batches", "ranks", "workers", "dataset", "samplers", "loader", "bench"},
     "zarr": {"writer"},
     "numcodecs": {"codecs"},
     "crc32c": {"codecs", "writer"},
