@@ -42,6 +42,12 @@ READS = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def _once(monkeypatch):
+    """Run what is short once only: no test looks at rates."""
+    monkeypatch.setattr("mmapload.bench.rounds.LEAST_SECONDS", 0.0)
+
+
 # the verdict
 
 BASE = Figures(
@@ -79,14 +85,14 @@ BASE = Figures(
         (
             {"loader": 200, "reads": 600, "loader_disk": 1.0, "reads_disk": 1.0, "windows": 1.0},
             "neither",
-            ["only 1 windows long", "--seconds"],
+            ["only 1 window long", "--seconds"],
         ),
         # from the page cache
         ({"loader": 900, "reads": 1000}, "the page cache", ["bound by the page cache", "90 %"]),
         ({"loader": 1200, "reads": 1000}, "the page cache", ["120 %"]),
         ({"loader": 3600, "reads": 1000}, "copying memory", ["90 %"]),  # it has the chunks in memory already
         # one of them from the disk, the other not
-        ({"loader_disk": 0.9, "reads_disk": 0.0}, "unknown", ["90%", "0%", "--cold"]),
+        ({"loader_disk": 0.9, "reads_disk": 0.0}, "unknown", ["90 %", "0 %", "--cold"]),
         ({"loader_disk": 0.0, "reads_disk": 1.0}, "unknown", ["cannot be told"]),
         ({"loader": 4000, "loader_disk": 0.05, "reads_disk": 0.0}, "copying memory", ["100 %"]),
         # compressed
@@ -134,6 +140,18 @@ def test_every_round_has_each_contender_once_and_begins_with_another():
     assert sorted(order) == sorted(f"{name}{number}" for name in "abcd" for number in range(4))
     assert len({order[4 * number][0] for number in range(4)}) == 4
     assert [len(runs) for runs in rounds] == [4] * 4
+
+
+def test_a_short_run_is_done_again_and_its_mean_counts_but_not_one_of_dropped_files(monkeypatch):
+    monkeypatch.setattr("mmapload.bench.rounds.LEAST_SECONDS", 10.0)
+    for each, times in ((0.0, 8), (1.25, 8), (3.0, 4), (10.0, 1), (11.0, 1)):
+        calls: list[int] = []
+        contender = Contender("x", "loader", 10, 100, (), lambda _, s=each, c=calls: c.append(1) or s)
+        (run,) = one_round([contender], 0, cold=False, done=lambda _: None)
+        assert (len(calls), run.seconds) == (times, max(each, 1e-9))
+        calls.clear()
+        one_round([contender], 0, cold=True, done=lambda _: None)
+        assert len(calls) == 1
 
 
 def test_medians_least_and_most_come_from_all_rounds(tmp_path):
@@ -419,10 +437,14 @@ def test_a_source_without_the_files_or_with_broken_ones_is_refused(tmp_path):
         match(store, str(tmp_path / "npz"))
 
 
-def test_a_file_that_breaks_between_those_compared_is_an_error_of_the_source(tmp_path):
+@pytest.mark.parametrize("arrays", [None, {"x": np.zeros((3, 6), np.uint8), "y": np.float32(1)}, {"z": 1}])
+def test_a_file_that_breaks_between_those_compared_is_an_error_of_the_source(tmp_path, arrays):
     store = npz_store(tmp_path)
-    (tmp_path / "npz" / "s1.npz").write_bytes(b"PK no zip")
-    with pytest.raises(SourceError, match="numpy cannot read a file of the source"):
+    if arrays is None:
+        (tmp_path / "npz" / "s1.npz").write_bytes(b"PK no zip")
+    else:
+        np.savez(tmp_path / "npz" / "s1.npz", **arrays)
+    with pytest.raises(SourceError, match=r"npz: its files cannot be loaded: "):
         run_bench(store, Settings(4, rounds=1, samples=40, source=str(tmp_path / "npz")))
 
 

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Final
 
 from mmapload.bench.ceilings import chunk_files
 from mmapload.bench.course import Course, Settings
-from mmapload.bench.rounds import cached_now, file_bytes, one_round, standings
+from mmapload.bench.rounds import (
+    LEAST_SECONDS,
+    MOST_TIMES,
+    cached_now,
+    file_bytes,
+    one_round,
+    standings,
+)
 from mmapload.bench.source import match
 from mmapload.bench.verdict import Figures, bound_by
 from mmapload.budget import resolve_budget
@@ -30,8 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Bench", "Settings", "run_bench"]
 
-_SHORT_SECONDS: Final = 0.05
-"""What takes less is told to be too short to rely on."""
+_SHORT_SECONDS: Final = LEAST_SECONDS / MOST_TIMES
+"""What takes less is told to be too short to rely on, although it was done several times."""
 
 _STAYED: Final = 0.01
 """Share of a file's bytes that may stay in the page cache when it is dropped."""
@@ -143,9 +150,9 @@ def _measure(
     *,
     cold: bool,
 ) -> list[list[Run]]:
-    """Warm up by one round that does not count, then run the others."""
-    samples = sum(contender.samples for contender in contenders)
-    progress.start(samples * (settings.rounds + 1), sample_nbytes)
+    """Run the rounds; where the page cache stays as it is, after one that does not count."""
+    numbers = range(1 if cold else 0, settings.rounds + 1)
+    progress.start(sum(contender.samples for contender in contenders) * len(numbers), sample_nbytes)
     done = 0
 
     def count(contender: Contender) -> None:
@@ -156,7 +163,7 @@ def _measure(
     rounds: list[list[Run]] = []
     start = time.monotonic()
     try:
-        for number in range(settings.rounds + 1):
+        for number in numbers:
             runs = one_round(contenders, number, cold=cold, done=count)
             if number:
                 rounds.append(runs)
@@ -208,8 +215,8 @@ def _notes(
     elif any((each.stayed or 0) > _STAYED * each.file_nbytes for each in stayed):
         most = max((each.stayed or 0) / max(1, each.file_nbytes) for each in stayed)
         notes.append(
-            f"up to {most:.0%} of a run's files stayed in the page cache when they were dropped: they are in "
-            "use, or not on the disk yet, or on a file system in memory; the figures are not cold"
+            f"up to {100 * most:.0f} % of a run's files stayed in the page cache when dropped: they "
+            "are in use, or not on the disk yet, or on a file system in memory; the figures are not cold"
         )
     if rounds < settings.rounds:
         notes.append(f"ended after {rounds} of {settings.rounds} rounds, which took twice the time there was")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Course", "Settings"]
 
+_MEASURING: Final = 0.7
+"""Share of the time that goes to measuring, and to warming up for it; the rest finds out how much fits."""
+
 _GROWTH: Final = 8
 """How many times more samples are tried next, at most: a short round tells little of a long one."""
 
@@ -110,9 +113,10 @@ class Course:
         files = chunk_files(self.store, part.chunks)
         paths = tuple(path for _, _, path in files)
         buffers = fixed_buffers(part)
-        found = list(loaders(part, buffers, paths, cold=self.cold))
+        source = []
         if self.arrays is not None and self.settings.source is not None:
-            found += sources(part, self.settings.source, self.arrays, buffers)
+            source = list(sources(part, self.settings.source, self.arrays, buffers))
+        found = [*loaders(part, buffers, paths, cold=self.cold), *source]
         layout = self.store.layout
         found += copying(buffers, part.batch_size, part.samples, part.samples * layout.sample_nbytes)
         if files:
@@ -124,19 +128,20 @@ class Course:
 
     def fitting(self) -> Part:
         """Measure ever more samples until a round takes a good part of its time; return what fills it."""
-        share = self.settings.seconds / (self.settings.rounds + 2)
+        share = _MEASURING * self.settings.seconds / (self.settings.rounds + (not self.cold))
         samples, first = self.settings.batch_size, True
         while True:
             part = self.part(samples)
             contenders = self.contenders(part)
             seconds = self._seconds(contenders)
-            if first and seconds < self.settings.seconds / 2:
-                seconds = self._seconds(contenders)  # without what happens once
+            if first or (seconds < share and not self.cold):
+                seconds = self._seconds(contenders)  # without what happens once: reading from the disk, say
             first = False
             if seconds >= share / 4:
                 return self.part(max(1, int(part.samples * share / seconds)))
             if part.samples == len(self.store):
                 return part
+            del contenders  # what they hold, buffers and workers, goes before others come
             samples = int(part.samples * min(_GROWTH, share / 2 / seconds))
 
     def _seconds(self, contenders: Sequence[Contender]) -> float:

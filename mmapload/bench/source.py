@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import zipfile
+import zlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,7 +21,7 @@ from mmapload.dataset import ChunkDataset
 from mmapload.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -32,7 +35,8 @@ CHECKED: Final = 5
 
 WORKERS: Final = (0, 2)
 
-_BROKEN: Final = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError)
+_BROKEN: Final = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError)
+"""What numpy and zipfile raise for files that are not as they should be, and torch for unlike samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,14 +179,15 @@ def _read_all(path: str) -> dict[str, npt.NDArray[Any]]:
 
 def _is_same(found: npt.NDArray[Any], stored: npt.NDArray[Any]) -> bool:
     native = found.astype(found.dtype.newbyteorder("="), copy=False)
-    return (native.dtype, native.shape) == (
-        stored.dtype,
-        stored.shape,
-    ) and native.tobytes() == stored.tobytes()
+    same_kind = native.dtype == stored.dtype and native.shape == stored.shape
+    return same_kind and native.tobytes() == stored.tobytes()
 
 
 def sources(part: Part, folder: str, arrays: Arrays, buffers: dict[str, torch.Tensor]) -> Iterator[Contender]:
-    """Yield the loaders of the files that the part's samples were made from, shuffled by torch."""
+    """Yield the loaders of the files that the part's samples were made from, shuffled by torch.
+
+    Workers are started here: what this process has in memory at a fork, it pays for when it writes to it.
+    """
     files = sample_paths(part.store, folder, range(part.samples))
     dtypes = {field.name: field.dtype for field in part.store.layout.fields}
     dataset = NpzFiles(files, arrays, dtypes, indexed=part.indexed)
@@ -197,8 +202,12 @@ def sources(part: Part, folder: str, arrays: Arrays, buffers: dict[str, torch.Te
             persistent_workers=workers > 0,  # started once, as for an epoch of any length
             worker_init_fn=_leave_interrupts,
         )
+        run = partial(_epoch, loader, part, folder, buffers)
+        if workers:
+            with _broken(folder):
+                next(iter(loader))
         name = f".npz, DataLoader, {workers} workers"
-        yield Contender(name, "source", part.samples, nbytes, tuple(files), _epochs(loader, part, buffers))
+        yield Contender(name, "source", part.samples, nbytes, tuple(files), run)
 
 
 def _leave_interrupts(_: int) -> None:
@@ -206,15 +215,21 @@ def _leave_interrupts(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _epochs(
-    loader: DataLoader[dict[str, torch.Tensor]], part: Part, buffers: dict[str, torch.Tensor]
-) -> Callable[[int], float]:
-    def run(_: int) -> float:
-        try:
-            return deliver(loader, part, buffers)
-        except _BROKEN as error:
-            raise SourceError(
-                part.store.path, None, f"numpy cannot read a file of the source: {error}"
-            ) from error
+def _epoch(
+    loader: DataLoader[dict[str, torch.Tensor]],
+    part: Part,
+    folder: str,
+    buffers: dict[str, torch.Tensor],
+    _: int,
+) -> float:
+    with _broken(folder):
+        return deliver(loader, part, buffers)
 
-    return run
+
+@contextlib.contextmanager
+def _broken(folder: str) -> Iterator[None]:
+    """Say that the source is at fault; the error of numpy or torch, which a worker passes on, says more."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise SourceError(folder, None, f"its files cannot be loaded: {error}") from error

@@ -85,6 +85,10 @@ class Verdict:
     sentence: str
 
 
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
 def bound_by(figures: Figures) -> Verdict:
     """Say what bounds the window loader.
 
@@ -112,16 +116,16 @@ def bound_by(figures: Figures) -> Verdict:
 out, runs at 84 % of the rate at which this machine copies batches twice at once (3,000 samples/s)
     """
     if _differ(figures.loader_disk, figures.reads_disk):
+        loader, reads = _percent(figures.loader_disk or 0), _percent(figures.reads_disk or 0)
         return Verdict(
             "unknown",
-            f"what bounds it cannot be told: {figures.loader_disk:.0%} of the window loader's bytes came "
-            f"from the disk, but {figures.reads_disk:.0%} where the files were only read; measure with "
-            "--cold, or when nothing else uses the memory",
+            f"what bounds it cannot be told: {loader} of the window loader's bytes came from the disk, but "
+            f"{reads} where the files were only read; measure with --cold, or when nothing else uses memory",
         )
     ceilings = _ceilings(figures)
     bound = min(ceilings, key=lambda each: ceilings[each][0])
     rate, what = ceilings[bound]
-    share = f"{figures.loader / rate:.0%}".replace("%", " %")
+    share = _percent(figures.loader / rate)
     if figures.loader >= NEAR * rate:
         copying = ", which copies each batch together before it is copied out," * (bound == "copying memory")
         return Verdict(bound, f"bound by {bound}: the window loader{copying} runs at {share} of {what}")
@@ -168,9 +172,10 @@ def _ceilings(figures: Figures) -> dict[Bound, tuple[float, str]]:
 def _advice(figures: Figures) -> str:
     from_disk = figures.loader_disk is None or figures.loader_disk >= _FROM_DISK
     if figures.reads is not None and from_disk and figures.windows < _FEW_WINDOWS:
+        long = f"{figures.windows:.2g} window" + "s" * (figures.windows != 1)
         return (
-            f"a run is only {figures.windows:.2g} windows long, and nothing is copied before the first is "
-            "loaded: longer epochs come closer, and so do longer runs (--seconds)"
+            f"a run is only {long} long, and nothing is copied before the first is loaded: longer epochs "
+            "come closer, and so do longer runs (--seconds)"
         )
     if figures.batch_nbytes < _SMALL_BATCH:
         each = figures.batch_size / figures.loader * 1e6

@@ -193,8 +193,8 @@ def _page_cache(bench: Bench) -> str:
     state = "files are dropped before each run" if bench.cold else "as it is, after one round to warm up"
     if bench.cached_before is None:
         return f"{state}; what was in it at the start, the system does not tell this user"
-    share = bench.cached_before / max(1, bench.file_nbytes)
-    return f"{state}; at the start it held {share:.0%} of the chunk files' {format_size(bench.file_nbytes)}"
+    percent = f"{100 * bench.cached_before / max(1, bench.file_nbytes):.0f} %"
+    return f"{state}; at the start it held {percent} of the chunk files' {format_size(bench.file_nbytes)}"
 
 
 def _row(standing: Standing, name: str = "") -> tuple[str, ...]:
