@@ -15,6 +15,7 @@ EXAMPLES = [
     (errors.LayoutError("/data/x", ["first", "second"]), ValueError),
     (errors.ChunkError("flow", 3, "/data/x/flow/c.3.0", "10 bytes", "9 bytes"), OSError),
     (errors.ChunkError("flow", 3, "/data/x/flow/c.3.0", "10 bytes", "9 bytes", "look again"), OSError),
+    (errors.ChunkError("flow", 3, "/x/c.3", "a", "b", "", range(6, 8), ["a.npz", "b\n.npz"]), OSError),
     (errors.SourceError("/data/a.npz", "flow", "bad CRC"), ValueError),
     (errors.SourceError("/data/a.npz", None, "no zip file"), ValueError),
     (errors.StateMismatchError("another store", "abc", "def"), ValueError),
@@ -49,6 +50,35 @@ def test_a_chunk_error_says_field_chunk_file_both_sides_and_what_to_do():
     error = errors.ChunkError("flow", 3, "/data/x/flow/c.3.0", "10 bytes", "9 bytes")
     for part in ("chunk 3", "'flow'", "/data/x/flow/c.3.0", "10 bytes", "9 bytes", "preprocess again"):
         assert part in str(error)
+
+
+@pytest.mark.parametrize(
+    ("samples", "names", "told"),
+    [
+        (range(96, 128), [], "samples 96 to 127"),
+        (range(96, 97), [], "sample 96"),
+        (range(96, 97), ["a.npz"], "sample 96 ('a.npz')"),
+        (range(96, 98), ["a.npz", "b.npz"], "samples 96 to 97 ('a.npz', 'b.npz')"),
+        (
+            range(96, 128),
+            ["z.npz", "b.npz", "m.npz"],
+            "samples 96 to 127 ('z.npz', 'b.npz', 'm.npz' and 29 more)",
+        ),
+        (range(2), ["a, b", "\udcff"], "samples 0 to 1 ('a, b', '\\udcff')"),
+    ],
+)
+def test_a_chunk_error_says_which_samples_are_in_the_chunk(samples, names, told):
+    plain = errors.ChunkError("flow", 3, "/data/c.3", "10 bytes", "9 bytes", "look again")
+    error = plain.of_samples(samples, names)
+    assert str(error) == str(plain).replace("'flow'", f"'flow', {told}")
+    assert (error.samples, error.names) == (samples, tuple(names))
+    assert (plain.samples, plain.names) == (None, ())
+
+
+def test_a_chunk_error_keeps_where_it_was_raised_when_samples_are_added():
+    with pytest.raises(errors.ChunkError) as caught:
+        raise errors.ChunkError("flow", 3, "/data/c.3", "10 bytes", "9 bytes")
+    assert caught.value.of_samples(range(3), []).__traceback__ is caught.value.__traceback__
 
 
 def test_a_source_error_names_the_member_only_where_there_is_one():

@@ -158,6 +158,8 @@ def test_keys_that_other_tools_add_are_left_alone():
         (["attributes", "mmapload", "fields", "flow"], None, "the note None of field 'flow'"),
         (["attributes", "mmapload", "names"], 1, "names: expected bool, found 1"),
         (["attributes", "mmapload", "source"], "npz", "source: expected dict, found 'npz'"),
+        (["attributes", "mmapload", "checksums"], 1, "checksums: expected bool, found 1"),
+        (["attributes", "mmapload", "checksums"], None, "checksums: expected bool, found None"),
     ],
 )
 def test_each_fault_of_a_root_is_named(path, value, told):

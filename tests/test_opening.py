@@ -156,10 +156,11 @@ def test_a_symbolic_link_in_a_store_is_refused_with_the_way_to_copy_it(folder, n
     assert problem.endswith("a store holds its own files: copy it with links followed (cp -rL)")
 
 
-@pytest.mark.parametrize("name", ["__mmapload__", "__mmapload__/names", "__mmapload__/ends"])
-def test_a_link_to_the_names_of_samples_is_refused(folder, name):
-    write(folder / "zarr.json", root(names=True))
-    for array in ("names", "ends"):
+@pytest.mark.parametrize("name", ["", "/names", "/ends", "/checksums"])
+def test_a_link_to_reserved_arrays_is_refused(folder, name):
+    name = f"__mmapload__{name}"
+    write(folder / "zarr.json", root(names=True, checksums=True))
+    for array in ("names", "ends", "checksums"):
         os.makedirs(folder / "__mmapload__" / array)
     assert read_layout(str(folder)).has_names
     os.rename(folder / name, folder.parent / "there")

@@ -15,18 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mmapload.codecs import CODEC_NAMES, codec_named
-from mmapload.errors import MmaploadError
+from mmapload.errors import ChunkError, MmaploadError
 from mmapload.layout import CORE_DTYPES, FieldLayout, StoreLayout
 from mmapload.metadata import parse_field, parse_root
 from mmapload.preprocessing import preprocess
+from mmapload.reserved import read_elements, reserved_path
 from mmapload.store import Store
 from mmapload.strictjson import parse_document
 from mmapload.writer import workfolder
+from mmapload.writer.checksums import checksums_nbytes, write_checksums
 from mmapload.writer.chunks import ChunkFile, is_intact, write_field_chunk
 from mmapload.writer.documents import field_document, group_document
 from mmapload.writer.durable import explain, write_durably
 from mmapload.writer.journal import Journal, read_journal
 from mmapload.writer.names import name_nbytes, names_nbytes, write_names
+from mmapload.writer.reserved import ReservedArray
 from mmapload.writer.workfolder import WorkFolder, is_store
 from tests.preprocessing_cases import samples, tree
 
@@ -247,3 +250,35 @@ def test_names_of_any_length_and_number_come_back(tmp_path: Path) -> None:
     sizes = [len(data) for name, data in tree(tmp_path).items() if "c." in name]
     assert sum(sizes) == names_nbytes(len(names), total)
     assert len(sizes) > 50
+
+
+@given(pieces=st.lists(st.integers(0, 9), max_size=9), shape=st.sampled_from([(), (3,)]))
+def test_a_reserved_array_holds_what_was_appended_however_it_came(
+    pieces: list[int], shape: tuple[int, ...], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    array = FieldLayout("x", np.dtype("<u4"), shape, 4, codec_named("raw", 4))
+    store = str(tmp_path_factory.mktemp("reserved"))
+    rows = np.arange(sum(pieces) * array.sample_nbytes // 4, dtype="<u4").reshape(-1, *shape)
+    growing = ReservedArray(store, array)
+    for start, count in zip(np.cumsum([0, *pieces]).tolist(), pieces, strict=False):
+        growing.extend(rows[start : start + count])
+    growing.close()
+    assert read_elements(store, array, 0, len(rows)).tobytes() == rows.tobytes()
+    files = sorted(os.listdir(os.path.dirname(reserved_path(store, array, 0))))
+    assert files == sorted([*(array.chunk_key(chunk) for chunk in range(-(-len(rows) // 4))), "zarr.json"])
+
+
+def test_the_list_of_checksums_needs_every_chunk_file_in_its_place(tmp_path: Path) -> None:
+    store = preprocess(samples(5), tmp_path / "out", 2, chunk_bytes=1)
+    before = tree(tmp_path / "out")
+    write_checksums(store.path, store.layout)
+    assert tree(tmp_path / "out") == before
+    sizes = [len(data) for name, data in before.items() if "checksums/c." in name]
+    assert sum(sizes) == checksums_nbytes(store.layout.chunks, len(store.fields))
+    path = store.chunk_path(store.layout.fields[0], 1)
+    os.truncate(path, 3)
+    with pytest.raises(ChunkError, match="found 3 bytes"):
+        write_checksums(store.path, store.layout)
+    os.unlink(path)
+    with pytest.raises(ChunkError, match="no such file"):
+        write_checksums(store.path, store.layout)
