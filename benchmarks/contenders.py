@@ -126,6 +126,7 @@ def all_contenders(files: Sequence[str], store: Store, batch: int) -> list[Conte
         ours("DataLoader + ChunkSampler, 0 workers", partial(plain, mmapload.ChunkSampler, 0)),
         ours("DataLoader + ChunkBatchSampler, 0 workers", partial(plain, mmapload.ChunkBatchSampler, 0)),
         ours("DataLoader + ChunkBatchSampler, 2 workers", partial(plain, mmapload.ChunkBatchSampler, 2), 2),
+        ours(f"{WINDOW}, 2 workers", partial(chunked, "window", workers=2), 2),
         ours(WINDOW, partial(chunked, "window")),
         ours(BATCH, partial(chunked, "batch")),
         ours(FULL, partial(chunked, "full")),
@@ -157,11 +158,13 @@ def _plain(path: str, batch: int, kind: type, workers: int, room: Room) -> DataL
     return DataLoader(dataset, batch_sampler=sampler, num_workers=workers)
 
 
-def _chunked(path: str, batch: int, mode: str, room: Room, *, verify: Any = "first") -> DataLoader[Any]:
+def _chunked(
+    path: str, batch: int, mode: str, room: Room, *, workers: int = 0, verify: Any = "first"
+) -> DataLoader[Any]:
     """Take our loader in one of its modes."""
     dataset = mmapload.ChunkDataset(path, memory=room.memory, verify=verify)
     window = room.window if mode == "window" else "auto"
-    loader = mmapload.ChunkDataLoader(dataset, batch, mode, window=window)
+    loader = mmapload.ChunkDataLoader(dataset, batch, mode, num_workers=workers, window=window)
     if mode == "window":
         _check_window(loader.sampler, room)
     return loader
