@@ -141,6 +141,7 @@ def test_a_store_of_one_raw_and_one_compressed_field_is_read(
     root = Path(store.path, "zarr.json")
     document = json.loads(root.read_text())
     document["attributes"]["mmapload"]["fields"]["flow"] = {}
+    document["attributes"]["mmapload"]["checksums"] = False  # the list knows one field
     root.write_text(json.dumps(document))
     mixed = open_store(store.path)
     reader = open_reader(mixed)
@@ -348,7 +349,7 @@ def test_rows_of_compressed_or_always_checked_chunks_are_not_read_alone(any_stor
 
 
 def test_what_was_loaded_is_counted(any_store: Store) -> None:
-    files = sum(path.stat().st_size for path in Path(any_store.path).rglob("c.0*"))
+    files = sum(path.stat().st_size for path in Path(any_store.path).glob("[!_]*/c.0*"))
     for reader in both_readers(any_store):
         reader.load(0)
         assert (reader.chunks_loaded, reader.bytes_loaded) == (1, files)
