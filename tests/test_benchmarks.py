@@ -26,7 +26,7 @@ PLAIN = [
     "DataLoader + ChunkBatchSampler, 0 workers",
     "DataLoader + ChunkBatchSampler, 2 workers",
 ]
-CHUNKED = [f"ChunkDataLoader, {mode}" for mode in ("window", "batch", "full")]
+CHUNKED = [f"ChunkDataLoader, {mode}" for mode in ("window, 2 workers", "window", "batch", "full")]
 CHECKSUMS = [f"ChunkDataLoader, window, verify={verify}" for verify in ("never", "always")]
 
 LIMITED = """
