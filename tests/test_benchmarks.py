@@ -169,7 +169,7 @@ def test_a_small_run_fills_tables_json_and_chart_for_every_setting(tmp_path: Pat
             assert told_of["anonymous"] > 0
     if "skipped" not in told["settings"]["cold"]:
         drops = told["settings"]["cold"]["drops"]
-        assert len(drops) == 2 * 8
+        assert len(drops) == 2 * len(NPZ + PLAIN + CHUNKED)
         assert all(drop["left"] == 0 and drop["read"] >= 0.95 for drop in drops)
         assert "Drop verified" in tables["cold"]
     assert "has to hold" in told["settings"]["limited"]["skipped"]
