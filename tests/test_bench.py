@@ -45,7 +45,7 @@ READS = [
 @pytest.fixture(autouse=True)
 def _once(monkeypatch):
     """Run what is short once only: no test looks at rates."""
-    monkeypatch.setattr("mmapload.bench.rounds.LEAST_SECONDS", 0.0)
+    monkeypatch.setattr("mmapload.bench.LEAST_SECONDS", 0.0)
 
 
 # the verdict
@@ -133,7 +133,9 @@ def test_every_round_has_each_contender_once_and_begins_with_another():
     order: list[str] = []
 
     def contender(name: str) -> Contender:
-        return Contender(name, "loader", 10, 100, (), lambda number: order.append(f"{name}{number}") or 2.0)
+        return Contender(
+            name, "loader", 10, 100, (), lambda number: lambda: order.append(f"{name}{number}") or 2.0
+        )
 
     contenders = [contender(name) for name in "abcd"]
     rounds = [one_round(contenders, number, cold=False, done=lambda _: None) for number in range(4)]
@@ -142,22 +144,21 @@ def test_every_round_has_each_contender_once_and_begins_with_another():
     assert [len(runs) for runs in rounds] == [4] * 4
 
 
-def test_a_short_run_is_done_again_and_its_mean_counts_but_not_one_of_dropped_files(monkeypatch):
-    monkeypatch.setattr("mmapload.bench.rounds.LEAST_SECONDS", 10.0)
+def test_a_short_run_is_done_again_and_its_mean_counts_but_not_one_of_dropped_files():
     for each, times in ((0.0, 8), (1.25, 8), (3.0, 4), (10.0, 1), (11.0, 1)):
         calls: list[int] = []
-        contender = Contender("x", "loader", 10, 100, (), lambda _, s=each, c=calls: c.append(1) or s)
-        (run,) = one_round([contender], 0, cold=False, done=lambda _: None)
+        contender = Contender("x", "loader", 10, 100, (), lambda _, s=each, c=calls: lambda: c.append(1) or s)
+        (run,) = one_round([contender], 0, cold=False, done=lambda _: None, least_seconds=10.0)
         assert (len(calls), run.seconds) == (times, max(each, 1e-9))
         calls.clear()
-        one_round([contender], 0, cold=True, done=lambda _: None)
+        one_round([contender], 0, cold=True, done=lambda _: None, least_seconds=10.0)
         assert len(calls) == 1
 
 
 def test_medians_least_and_most_come_from_all_rounds(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(bytes(1000))
-    contender = Contender("x", "pread", 10, 1000, (str(path),), lambda _: 1.0)
+    contender = Contender("x", "pread", 10, 1000, (str(path),), lambda _: lambda: 1.0)
     seconds, disk = (1.0, 4.0, 2.0), (1000, None, 500)
     rounds = [[Run(each, read, None)] for each, read in zip(seconds, disk, strict=True)]
     (found,) = standings([contender], rounds)
@@ -349,14 +350,14 @@ def test_each_way_to_read_reads_every_file_whole_in_pieces_and_names_one_that_it
     files = chunk_files(store, store.layout.chunks)
     assert len(files) == 12
     (contender,) = [each for each in reading(files, 12, 1) if each.name == read]
-    assert contender.run(0) > 0
+    assert contender.prepare(0)() > 0
     path = files[5][2]
     os.truncate(path, 3)
     with pytest.raises(ChunkError, match=path):
-        contender.run(1)
+        contender.prepare(1)()
     os.remove(path)
     with pytest.raises(ChunkError, match=path):
-        contender.run(2)
+        contender.prepare(2)()
     assert THREADS == (1, 2, 4)
 
 

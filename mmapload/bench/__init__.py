@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from mmapload.bench.ceilings import chunk_files
 from mmapload.bench.course import Course, Settings
 from mmapload.bench.rounds import (
-    LEAST_SECONDS,
     MOST_TIMES,
     cached_now,
     file_bytes,
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
     from mmapload.store import Store
 
 __all__ = ["Bench", "Settings", "run_bench"]
+
+LEAST_SECONDS: Final = 0.1
+"""What takes less is done again, since some contenders take far longer than others."""
 
 _SHORT_SECONDS: Final = LEAST_SECONDS / MOST_TIMES
 """What takes less is told to be too short to rely on, although it was done several times."""
@@ -164,7 +166,7 @@ def _measure(
     start = time.monotonic()
     try:
         for number in numbers:
-            runs = one_round(contenders, number, cold=cold, done=count)
+            runs = one_round(contenders, number, cold=cold, done=count, least_seconds=LEAST_SECONDS)
             if number:
                 rounds.append(runs)
             late = settings.samples is None and time.monotonic() - start > 2 * settings.seconds

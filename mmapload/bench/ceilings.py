@@ -22,6 +22,8 @@ from mmapload.mappings import map_anonymous, map_private, populate
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy.typing as npt
+
     from mmapload.codecs import Bytes
     from mmapload.layout import FieldLayout
     from mmapload.store import Store
@@ -69,28 +71,27 @@ def reading(files: Sequence[ChunkFile], samples: int, nbytes: int) -> Iterator[C
     paths = tuple(path for _, _, path in files)
     largest = max((os.stat(path).st_size for path in paths), default=0)
     piece = max(2**16, min(MOST_AT_ONCE, available_memory() // 16, largest))
-    kept: list[Bytes] = []
     for threads in THREADS:
         name = f"{threads} thread{'s' * (threads > 1)}"
-        run = partial(_read_all, files, partial(_preaders, threads, piece, kept))
-        yield Contender(f"pread, {name}", "pread", samples, nbytes, paths, run)
+        prepare = partial(_read_all, files, partial(_preaders, threads, piece))
+        yield Contender(f"pread, {name}", "pread", samples, nbytes, paths, prepare)
     for threads in THREADS:
         name = f"{threads} thread{'s' * (threads > 1)}"
-        run = partial(_read_all, files, partial(_populaters, threads, piece))
-        yield Contender(f"populate, {name}", "populate", samples, nbytes, paths, run)
+        prepare = partial(_read_all, files, partial(_populaters, threads, piece))
+        yield Contender(f"populate, {name}", "populate", samples, nbytes, paths, prepare)
 
 
 def decoding(store: Store, files: Sequence[ChunkFile], samples: int, nbytes: int) -> Contender:
     """Read and decompress the same files into recycled buffers, as a loader does in the background."""
     paths = tuple(path for _, _, path in files)
     chunks = sorted({chunk for _, chunk, _ in files})
-    reader = ChunkDataset(store.path, verify="never").residency.reader
+    reader = ChunkDataset(store.path, memory=store.layout.chunk_nbytes, verify="never").residency.reader
 
-    def run(number: int) -> float:
+    def prepare(number: int) -> Callable[[], float]:
         order = np.random.default_rng(number).permutation(chunks).tolist()
-        return timed(lambda: _side_by_side(order, [reader.load] * DECODING_THREADS))
+        return partial(timed, partial(_side_by_side, order, [reader.load] * DECODING_THREADS))
 
-    return Contender(f"decode, {DECODING_THREADS} threads", "decode", samples, nbytes, paths, run)
+    return Contender(f"decode, {DECODING_THREADS} threads", "decode", samples, nbytes, paths, prepare)
 
 
 def copying(
@@ -106,35 +107,44 @@ def copying(
     buffers : mapping of str to Tensor
         The fixed buffer of each field, shape (batch, *field shape).
     """
-    sources = {name: torch.zeros_like(buffer) for name, buffer in buffers.items()}
-    others = {name: (np.ones_like(b.numpy()), np.ones_like(b.numpy())) for name, b in buffers.items()}
     sizes = [min(batch, samples - start) for start in range(0, samples, batch)]
 
-    def copy_out() -> None:
+    def copy_out(sources: Mapping[str, torch.Tensor]) -> None:
         for size in sizes:
             for name, source in sources.items():
                 buffers[name][:size].copy_(source[:size])
 
-    def copy_together() -> None:
+    def copy_together(pairs: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]]) -> None:
         for size in sizes:
-            for source, target in others.values():
+            for source, target in pairs:
                 np.copyto(target[:size], source[:size])
 
-    def both() -> None:
-        thread = threading.Thread(target=copy_together, name="mmapload-copy")
-        thread.start()
-        copy_out()
-        thread.join()
+    def once(_: int) -> Callable[[], float]:
+        sources = {name: torch.ones_like(buffer) for name, buffer in buffers.items()}
+        return partial(timed, partial(copy_out, sources))
 
-    yield Contender("memory copy", "copy", samples, nbytes, (), lambda _: timed(copy_out))
-    yield Contender("memory copy, twice at once", "copy", samples, nbytes, (), lambda _: timed(both))
+    def twice(_: int) -> Callable[[], float]:
+        sources = {name: torch.ones_like(buffer) for name, buffer in buffers.items()}
+        pairs = [(np.ones_like(each.numpy()), np.ones_like(each.numpy())) for each in buffers.values()]
+
+        def both() -> None:
+            thread = threading.Thread(target=copy_together, args=(pairs,), name="mmapload-copy")
+            thread.start()
+            copy_out(sources)
+            thread.join()
+
+        return partial(timed, both)
+
+    yield Contender("memory copy", "copy", samples, nbytes, (), once)
+    yield Contender("memory copy, twice at once", "copy", samples, nbytes, (), twice)
 
 
-def _read_all(files: Sequence[ChunkFile], readers: Callable[[], Sequence[Do]], number: int) -> float:
+def _read_all(
+    files: Sequence[ChunkFile], readers: Callable[[], Sequence[Do]], number: int
+) -> Callable[[], float]:
     """Read the files in an order drawn for the round, with as many threads as there are readers."""
     order = np.random.default_rng(number).permutation(len(files)).tolist()
-    made = readers()
-    return timed(lambda: _side_by_side([files[i] for i in order], made))
+    return partial(timed, partial(_side_by_side, [files[i] for i in order], readers()))
 
 
 def _side_by_side(work: Sequence[Any], threads: Sequence[Callable[[Any], object]]) -> None:
@@ -158,12 +168,12 @@ def _side_by_side(work: Sequence[Any], threads: Sequence[Callable[[Any], object]
             stop.set()
 
 
-def _preaders(threads: int, nbytes: int, kept: list[Bytes]) -> list[Do]:
+def _preaders(threads: int, nbytes: int) -> list[Do]:
     """Make as many readers, each with memory that was used before: fresh memory is several times slower."""
-    while len(kept) < threads:
-        kept.append(map_anonymous(nbytes))
-        kept[-1].fill(1)
-    return [partial(_pread, buffer) for buffer in kept[:threads]]
+    buffers = [map_anonymous(nbytes) for _ in range(threads)]
+    for buffer in buffers:
+        buffer.fill(1)
+    return [partial(_pread, buffer) for buffer in buffers]
 
 
 def _populaters(threads: int, piece: int) -> list[Do]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 import warnings
 from functools import partial
@@ -152,38 +153,37 @@ def loaders(
 ) -> Iterator[Contender]:
     """Yield mmapload's ways to load a part: those that suit it.
 
-    A loader is kept from round to round, as it is from epoch to epoch; but not where files are dropped from
-    the page cache before each round, since it holds maps of some, which cannot be dropped.
+    One dataset serves them all in every round, as in every epoch; but not where files are dropped from the
+    page cache before each run, since it holds maps of some, which cannot be dropped.
     """
     batch, window = part.batch_size, part.window
+    dataset = part.dataset if cold else functools.cache(part.dataset)
 
-    def plain() -> Loader:
-        dataset = part.dataset()
-        return DataLoader(dataset, batch_sampler=ChunkBatchSampler(dataset, batch, window=window))
+    def windows(seed: int) -> Loader:
+        return ChunkDataLoader(dataset(), batch, "window", window=window, seed=seed)
 
-    made: dict[str, Callable[[], Loader]] = {
-        "ChunkDataLoader, window": lambda: ChunkDataLoader(part.dataset(), batch, "window", window=window)
-    }
+    def plain(seed: int) -> Loader:
+        chosen = dataset()
+        sampler = ChunkBatchSampler(chosen, batch, window=window, seed=seed)
+        return DataLoader(chosen, batch_sampler=sampler)
+
+    made: dict[str, Callable[[int], Loader]] = {"ChunkDataLoader, window": windows}
     of_store = part.store.layout.batch_size
     if batch % of_store == 0 or of_store % batch == 0:
-        made["ChunkDataLoader, batch"] = lambda: ChunkDataLoader(part.dataset(), batch, "batch")
+        made["ChunkDataLoader, batch"] = lambda seed: ChunkDataLoader(dataset(), batch, "batch", seed=seed)
     if not part.exceeds:
-        made["ChunkDataLoader, full"] = lambda: ChunkDataLoader(part.dataset(), batch, "full")
+        made["ChunkDataLoader, full"] = lambda seed: ChunkDataLoader(dataset(), batch, "full", seed=seed)
     made["DataLoader + ChunkBatchSampler"] = plain
     nbytes = part.samples * part.store.layout.sample_nbytes
     for name, make in made.items():
-        run = partial(_epoch, partial(_quietly, make) if cold else partial(_once, [], make), part, buffers)
-        yield Contender(name, "loader", part.samples, nbytes, files, run)
+        prepare = partial(_epoch, make, part, buffers)
+        yield Contender(name, "loader", part.samples, nbytes, files, prepare)
 
 
-def _epoch(make: Callable[[], Loader], part: Part, buffers: dict[str, torch.Tensor], _: int) -> float:
-    return deliver(make(), part, buffers)
-
-
-def _once(kept: list[Loader], make: Callable[[], Loader]) -> Loader:
-    if not kept:
-        kept.append(_quietly(make))
-    return kept[0]
+def _epoch(
+    make: Callable[[int], Loader], part: Part, buffers: dict[str, torch.Tensor], number: int
+) -> Callable[[], float]:
+    return partial(deliver, _quietly(partial(make, number)), part, buffers)
 
 
 def _quietly(make: Callable[[], _Made]) -> _Made:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = [
-    "LEAST_SECONDS",
     "MOST_TIMES",
     "Contender",
     "Kind",
@@ -28,11 +27,8 @@ __all__ = [
     "timed",
 ]
 
-LEAST_SECONDS: Final = 0.2
-"""A run that takes less is done again, and the mean counts: some contenders take far longer than others."""
-
 MOST_TIMES: Final = 8
-"""How often it is done, at most."""
+"""How often a short run is done, at most."""
 
 _STRIDE: Final = 5
 """Places by which the first contender moves on from round to round."""
@@ -56,8 +52,9 @@ class Contender:
         Bytes that one run delivers, copies, or reads from files.
     files : tuple of str
         Files that it reads.
-    run : callable
-        Given the number of the round, does the work and returns the seconds that it took.
+    prepare : callable
+        Given the number of the round, gets ready and returns the work: a callable that does it once whenever
+        it is called, and returns the seconds that it took.
     """
 
     name: str
@@ -65,7 +62,7 @@ class Contender:
     samples: int
     nbytes: int
     files: tuple[str, ...]
-    run: Callable[[int], float]
+    prepare: Callable[[int], Callable[[], float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +139,12 @@ class Standing:
 
 
 def one_round(
-    contenders: Sequence[Contender], number: int, *, cold: bool, done: Callable[[Contender], None]
+    contenders: Sequence[Contender],
+    number: int,
+    *,
+    cold: bool,
+    done: Callable[[Contender], None],
+    least_seconds: float = 0.0,
 ) -> list[Run]:
     """Run every contender once, beginning with another one in each round; returns their runs in order.
 
@@ -154,18 +156,21 @@ def one_round(
         Whether the pages of a contender's files are dropped before it runs.
     done : callable
         Called after each.
+    least_seconds : float
+        What takes less is done again, up to `MOST_TIMES`, and its mean counts; but not if `cold`: it would
+        find its files in the page cache.
     """
     runs: dict[int, Run] = {}
     for step in range(len(contenders)):
         # Whoever comes first, or after a certain other, would always find the machine in one state.
         place = (number * _STRIDE + step) % len(contenders)
-        runs[place] = _run(contenders[place], number, cold=cold)
+        runs[place] = _run(contenders[place], number, cold=cold, least_seconds=least_seconds)
         done(contenders[place])
     return [runs[place] for place in range(len(contenders))]
 
 
-def _run(contender: Contender, number: int, *, cold: bool) -> Run:
-    stayed = None
+def _run(contender: Contender, number: int, *, cold: bool, least_seconds: float) -> Run:
+    work, stayed = contender.prepare(number), None
     if cold:
         drop_pages_of(contender.files)
         stayed = cached_now(contender.files)
@@ -174,9 +179,9 @@ def _run(contender: Contender, number: int, *, cold: bool) -> Run:
             drop_pages_of(contender.files)
             stayed = cached_now(contender.files)
     before = _disk_now()
-    seconds = [contender.run(number)]
-    while not cold and sum(seconds) < LEAST_SECONDS and len(seconds) < MOST_TIMES:
-        seconds.append(contender.run(number))
+    seconds = [work()]
+    while not cold and sum(seconds) < least_seconds and len(seconds) < MOST_TIMES:
+        seconds.append(work())
     after = _disk_now()
     disk = None if before is None or after is None else (after - before) // len(seconds)
     return Run(max(sum(seconds) / len(seconds), 1e-9), disk, stayed)

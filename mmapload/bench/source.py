@@ -21,7 +21,7 @@ from mmapload.dataset import ChunkDataset
 from mmapload.errors import SourceError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -202,12 +202,12 @@ def sources(part: Part, folder: str, arrays: Arrays, buffers: dict[str, torch.Te
             persistent_workers=workers > 0,  # started once, as for an epoch of any length
             worker_init_fn=_leave_interrupts,
         )
-        run = partial(_epoch, loader, part, folder, buffers)
+        epoch = partial(_epoch, loader, part, folder, buffers)
         if workers:
             with _broken(folder):
                 next(iter(loader))
         name = f".npz, DataLoader, {workers} workers"
-        yield Contender(name, "source", part.samples, nbytes, tuple(files), run)
+        yield Contender(name, "source", part.samples, nbytes, tuple(files), partial(_ready, epoch))
 
 
 def _leave_interrupts(_: int) -> None:
@@ -215,12 +215,15 @@ def _leave_interrupts(_: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
+def _ready(epoch: Callable[[], float], _: int) -> Callable[[], float]:
+    return epoch
+
+
 def _epoch(
     loader: DataLoader[dict[str, torch.Tensor]],
     part: Part,
     folder: str,
     buffers: dict[str, torch.Tensor],
-    _: int,
 ) -> float:
     with _broken(folder):
         return deliver(loader, part, buffers)
