@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -93,19 +94,53 @@ class BatchReader:
             return self.residency.view(int(chunks[0]), start, start + len(samples))
         self.copies += 1
         arrays = {field.name: self._array(field, len(samples), take) for field in self._fields}
-        order = np.argsort(chunks, kind="stable")
-        starts = np.flatnonzero(np.diff(chunks[order], prepend=-1))
-        stray = []
-        for places in np.split(order, starts[1:]) if len(order) else ():
-            chunk = int(chunks[places[0]])
-            if not self.residency.covers(chunk):
-                stray.append(chunk)
-                if self.residency.reader.read_rows(chunk, rows[places], arrays, places):
-                    continue
-            self._copy(self.residency.get(chunk), rows[places], arrays, places)
+        stray = self._gather(chunks, rows, arrays)
         if stray:
             self._note(chunks, stray)
         return arrays
+
+    def _gather(
+        self, chunks: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], arrays: dict[str, npt.NDArray[Any]]
+    ) -> list[int]:
+        """Copy the samples together; returns the chunks among theirs that were not in memory."""
+        order = chunks.argsort(kind="stable")
+        places = np.arange(len(order))
+        if (order == places).all():
+            return self._fill(chunks, rows, places, arrays, runs=True)
+        if self._sample_nbytes >= LARGE_SAMPLE_BYTES:
+            return self._fill(chunks[order], rows[order], order, arrays, runs=False)
+        # In the order of chunks first, then in their own: copying runs of small samples twice is faster than
+        # scattering them once.
+        by_chunk = {field.name: self._array(field, len(order), None) for field in self._fields}
+        stray = self._fill(chunks[order], rows[order], places, by_chunk, runs=True)
+        back = np.empty_like(order)
+        back[order] = places
+        for field in self._fields:
+            if field.sample_nbytes:
+                _take(by_chunk[field.name], back, arrays[field.name])
+        return stray
+
+    def _fill(
+        self,
+        chunks: npt.NDArray[np.int64],
+        rows: npt.NDArray[np.int64],
+        places: npt.NDArray[np.int64],
+        into: dict[str, npt.NDArray[Any]],
+        *,
+        runs: bool,
+    ) -> list[int]:
+        """Copy samples to their places, chunk by chunk; `runs` says that places count from 0 up."""
+        cuts = [0, *(np.flatnonzero(chunks[1:] != chunks[:-1]) + 1).tolist(), len(chunks)]
+        stray = []
+        for start, stop in pairwise(cuts if len(chunks) else ()):
+            chunk = int(chunks[start])
+            if not self.residency.covers(chunk):
+                stray.append(chunk)
+                if self.residency.reader.read_rows(chunk, rows[start:stop], into, places[start:stop]):
+                    continue
+            run = slice(start, stop) if runs else None
+            self._copy(self.residency.get(chunk), rows[start:stop], into, places[start:stop], run)
+        return stray
 
     def _is_one_piece(self, samples: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64]) -> bool:
         return bool(
@@ -131,17 +166,17 @@ class BatchReader:
         rows: npt.NDArray[np.int64],
         into: dict[str, npt.NDArray[Any]],
         places: npt.NDArray[np.int64],
+        run: slice | None,
     ) -> None:
         for field in self._fields:
             source, target = chunk[field.name], into[field.name]
             if field.sample_nbytes >= LARGE_SAMPLE_BYTES:
                 for row, place in zip(rows.tolist(), places.tolist(), strict=True):
                     np.copyto(target[place], source[row])
+            elif field.sample_nbytes and run is not None:
+                _take(source, rows, target[run])
             elif field.sample_nbytes:
-                # As opaque elements, whole samples move at once, whatever their dtype.
-                whole = f"V{field.sample_nbytes}"
-                flat = target.reshape(len(target), -1).view(whole)[:, 0]
-                flat[places] = source.reshape(len(source), -1).view(whole)[:, 0][rows]
+                _whole(target)[places] = _whole(source)[rows]
 
     def _note(self, chunks: npt.NDArray[np.int64], stray: list[int]) -> None:
         """Count samples that are not in memory, and those reached by a jump to a chunk that is not the next.
@@ -155,3 +190,14 @@ class BatchReader:
         self._jumps += int(np.count_nonzero((steps != 0) & (steps != 1)))
         self._strayed += len(strayed)
         self._last_chunk = int(chunks[-1])
+
+
+def _whole(array: npt.NDArray[Any]) -> npt.NDArray[np.void]:
+    """See samples as opaque elements: they move at once, whatever their dtype."""
+    flat = array.reshape(len(array), -1)
+    return flat.view(f"V{flat.itemsize * flat.shape[1]}")[:, 0]
+
+
+def _take(source: npt.NDArray[Any], rows: npt.NDArray[np.int64], target: npt.NDArray[Any]) -> None:
+    """Copy rows, all of which exist, one after another; releases the GIL."""
+    _whole(source).take(rows, out=_whole(target), mode="clip")
