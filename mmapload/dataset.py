@@ -178,6 +178,11 @@ class ChunkDataset(Dataset[Any]):
         """Which chunks are in this process's memory; made anew in every process."""
         return self._read_here().residency
 
+    @property
+    def reading(self) -> BatchReader:
+        """What puts batches together in this process, and counts them."""
+        return self._read_here()
+
     def __len__(self) -> int:
         return self.store.layout.samples
 

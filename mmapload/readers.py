@@ -42,10 +42,13 @@ class ChunkReader(Protocol):
     chunks_loaded, bytes_loaded : int
         How often `load` has given out rows of a chunk, and the bytes of files that were mapped or read for
         that and for `read_rows`.
+    row_bytes_loaded : int
+        Those of them that `read_rows` read.
     """
 
     chunks_loaded: int
     bytes_loaded: int
+    row_bytes_loaded: int
 
     @property
     def maps(self) -> bool:
@@ -104,6 +107,7 @@ class _Reader:
         self.checks = checks
         self.chunks_loaded = 0
         self.bytes_loaded = 0
+        self.row_bytes_loaded = 0
         self._root = _identity(store.path)
         self._counting = threading.Lock()
 
@@ -122,6 +126,7 @@ class _Reader:
         with self._counting:
             self.chunks_loaded += chunks
             self.bytes_loaded += nbytes
+            self.row_bytes_loaded += 0 if chunks else nbytes
 
     def _refuse_replaced(self) -> None:
         root = _identity(self.store.path)
