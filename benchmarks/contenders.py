@@ -81,6 +81,10 @@ class Contender:
         Makes the loader.
     is_baseline : bool
         Whether it is what a user has before.
+    modules : tuple of str
+        Imported in its process before anything is measured.
+    is_peer : bool
+        Whether it is another project's: what it drops or repeats is told, and a failure of it too.
     """
 
     name: str
@@ -88,6 +92,8 @@ class Contender:
     files: tuple[str, ...]
     make: Callable[[Room], Iterable[Any]]
     is_baseline: bool = False
+    modules: tuple[str, ...] = ()
+    is_peer: bool = False
 
     @property
     def nbytes(self) -> int:

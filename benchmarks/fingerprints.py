@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -26,6 +27,28 @@ BYTES_PER_FIELD: Final = 32
 
 class WrongSamplesError(Exception):
     """A loader delivered something else than every sample of the source once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Came:
+    """What came, against what had to: numbers of samples.
+
+    Attributes
+    ----------
+    count : int
+        All that came.
+    lacking : int
+        Those that did not come.
+    repeated : int
+        Those that came again.
+    foreign : int
+        Those that are no samples of the source.
+    """
+
+    count: int
+    lacking: int
+    repeated: int
+    foreign: int
 
 
 def positions(nbytes: int) -> npt.NDArray[np.int64]:
@@ -71,9 +94,13 @@ class FixedBuffer:
         Samples of a full batch.
     expected : Counter of bytes
         The fingerprints that have to come in an epoch.
+    spare : int
+        How many more samples may come, until that is an error at once.
     """
 
-    def __init__(self, fields: Sequence[FieldLayout], batch: int, expected: Counter[bytes]) -> None:
+    def __init__(
+        self, fields: Sequence[FieldLayout], batch: int, expected: Counter[bytes], spare: int = 0
+    ) -> None:
         self._expected = expected
         self._targets: dict[str, torch.Tensor] = {}
         self._chosen: list[tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]] = []
@@ -86,7 +113,7 @@ class FixedBuffer:
         # In one piece, made before: small objects that stay, put down batch after batch between the loader's
         # large ones, would keep their memory from being used again.
         width = sum(len(at) for _, at in self._chosen)
-        self._seen = np.zeros((expected.total(), width), np.uint8)
+        self._seen = np.zeros((expected.total() + spare, width), np.uint8)
         self._count = 0
 
     def take(self, batch: dict[str, torch.Tensor]) -> None:
@@ -117,17 +144,24 @@ class FixedBuffer:
             self._seen[start : self._count, column : column + len(at)] = rows[:count, at]
             column += len(at)
 
+    def compare(self) -> Came:
+        """Compare what has come since the last time with what had to, and forget it."""
+        seen = Counter(row.tobytes() for row in self._seen[: self._count])
+        count, self._count = self._count, 0
+        lacking, surplus = self._expected - seen, seen - self._expected
+        repeated = sum(times for key, times in surplus.items() if key in self._expected)
+        return Came(count, lacking.total(), repeated, surplus.total() - repeated)
+
     def check(self) -> None:
-        """Compare what has come since the last check with what had to, and forget it.
+        """Compare likewise, where every sample has to come once.
 
         Raises
         ------
         WrongSamplesError
             If it was not every sample once.
         """
-        seen = Counter(row.tobytes() for row in self._seen[: self._count])
-        self._count = 0
-        if seen != self._expected:
-            lacking, surplus = (self._expected - seen).total(), (seen - self._expected).total()
-            told = f"{lacking} did not come, and {surplus} came that should not"
+        came = self.compare()
+        surplus = came.repeated + came.foreign
+        if came.lacking or surplus:
+            told = f"{came.lacking} did not come, and {surplus} came that should not"
             raise WrongSamplesError(f"of {self._expected.total()} samples {told}")

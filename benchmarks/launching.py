@@ -12,6 +12,7 @@ import json
 import multiprocessing
 import os
 import signal
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,7 +50,9 @@ class Launch:
     killed: bool
 
 
-def launch(work: Callable[[Report, Join], None], cgroup: MemoryCgroup | None = None) -> Launch:
+def launch(
+    work: Callable[[Report, Join], None], cgroup: MemoryCgroup | None = None, seconds: float | None = None
+) -> Launch:
     """Run `work(report, join)` in a new process, and wait for its end.
 
     Parameters
@@ -59,11 +62,13 @@ def launch(work: Callable[[Report, Join], None], cgroup: MemoryCgroup | None = N
         cgroup.
     cgroup : MemoryCgroup, optional
         Without one, `join` does nothing.
+    seconds : float, optional
+        After which the process is ended. That is an error, unless something in it was killed before.
 
     Raises
     ------
     LaunchError
-        If the work raised, or the process died otherwise.
+        If the work raised, or the process died otherwise, or did not end in time.
     """
     fork = multiprocessing.get_context("fork")
     receiving, sending = fork.Pipe(duplex=False)
@@ -74,23 +79,31 @@ def launch(work: Callable[[Report, Join], None], cgroup: MemoryCgroup | None = N
         process.start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
         sending.close()
-        reports = list(_received(receiving, process))
+        deadline = None if seconds is None else time.monotonic() + seconds
+        reports = list(_received(receiving, process, deadline))
+        late = process.is_alive() and deadline is not None and time.monotonic() > deadline
+        if late:
+            _kill_group(process)
         process.join()
     finally:
         if process.pid is not None and process.exitcode != 0:
             _kill_group(process)
             process.join()
         receiving.close()
-    killed = process.exitcode == -signal.SIGKILL or (cgroup is not None and cgroup.oom_kills > 0)
+    killed = (process.exitcode == -signal.SIGKILL and not late) or (
+        cgroup is not None and cgroup.oom_kills > 0
+    )
     failed = [report["failed"] for report in reports if "failed" in report]
+    if late and not killed:
+        raise LaunchError(f"a process did not end within {seconds:.0f} seconds")
     if process.exitcode and not killed:
         raise LaunchError(failed[0] if failed else f"a process ended with exit code {process.exitcode}")
     return Launch([report for report in reports if "failed" not in report], killed)
 
 
-def _received(receiving: Connection, process: Any) -> Any:
+def _received(receiving: Connection, process: Any, deadline: float | None) -> Any:
     """Yield reports until the process has ended; workers that it leaves behind may hold the pipe open."""
-    while True:
+    while deadline is None or time.monotonic() < deadline:
         alive = process.is_alive()
         while receiving.poll(0.05 if alive else 0):
             try:

@@ -40,6 +40,13 @@ def summary(section: Section) -> dict[str, dict[str, Any]]:
             line |= {"least": min(rates), "most": max(rates)}
         looks = [epoch["memory"] for epoch in section.epochs[each.name] if "memory" in epoch]
         line |= {kind: max(look[kind] for look in looks) for kind in KINDS if looks}
+        if each.name in section.failures:
+            line["failed"] = section.failures[each.name]
+        for told in ("lacking", "repeated"):
+            if any(epoch.get(told) for epoch in counted):
+                line[told] = max(epoch[told] for epoch in counted)
+        if any("cut" in epoch for epoch in counted):
+            line["cut"] = min(epoch["count"] for epoch in counted if "cut" in epoch)
         found[each.name] = line
     base = baseline(section, found)
     for line in found.values():
@@ -67,14 +74,19 @@ def baseline(section: Section, lines: dict[str, dict[str, Any]]) -> str | None:
     return max(rates, key=rates.__getitem__, default=None)
 
 
-def table(section: Section) -> str:
-    """Render a section as Markdown: a heading, what one has to know, and a table."""
+def table(section: Section, *, tells_samples: bool = False) -> str:
+    """Render a section as Markdown: a heading, what one has to know, and a table.
+
+    With `tells_samples`, a column more says of each loader whether every sample came once.
+    """
     if section.setting is None:
         return f"### {section.name}\n\nSkipped: {section.skipped}."
     lines = summary(section)
     base = baseline(section, lines)
     heads = "samples/s", "x best .npz", "least to most", "read, MB", *(f"{kind}, MB" for kind in KINDS)
     rows = [f"| loader | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    if tells_samples:
+        rows = [f"{rows[0]} samples |", f"{rows[1]} --- |"]
     for name, line in lines.items():
         killed = f"killed ({len(line['killed'])} times)" if line["killed"] else ""
         rate = f"{line['samples_per_second']:,.0f}" if "samples_per_second" in line else ""
@@ -86,11 +98,24 @@ def table(section: Section) -> str:
             f"{line['bytes_read'] / 1e6:,.0f}" if rate else "",
             *(f"{line[kind] / 1e6:,.0f}" if kind in line else "" for kind in KINDS),
         ]
+        if tells_samples:
+            cells.append(_samples_cell(line))
         rows.append(f"| {' | '.join(cells)} |")
     notes = [f"Best .npz: {base.removeprefix('.npz, ')}." if base else "No .npz loader came through."]
     notes += [f"Left out: {name}, since {reason}." for name, reason in section.setting.left_out.items()]
+    notes += [f"{name} failed: {what}" for name, what in section.failures.items()]
     notes += _drop_note(section) + _limit_note(section)
     return "\n".join([f"### {section.name}", "", f"{section.setting.says}.", "", *rows, "", *notes])
+
+
+def _samples_cell(line: dict[str, Any]) -> str:
+    """Say in a few words what came of the samples."""
+    if "failed" in line:
+        return "failed"
+    told = [f"{line['lacking']:,} dropped"] if "lacking" in line else []
+    told += [f"{line['repeated']:,} repeated"] if "repeated" in line else []
+    told += [f"cut short after {line['cut']:,}"] if "cut" in line else []
+    return ", ".join(told) or ("each once" if "samples_per_second" in line else "")
 
 
 def _drop_note(section: Section) -> list[str]:
@@ -114,7 +139,10 @@ def _limit_note(section: Section) -> list[str]:
     if section.setting is None or section.setting.limit is None:
         return []
     notes = []
+    present = {each.name for each in section.setting.contenders}
     for name in (WINDOW, BATCH):
+        if name not in present:
+            continue
         most = max((epoch["epoch"] + 1 for epoch in section.epochs[name]), default=0)
         kills = len(section.kills.get(name, []))
         notes.append(f"{name}: {most} epochs in one process, killed {kills} times.")
@@ -173,10 +201,11 @@ def draw(sections: Sequence[Section], title: str, target: Path) -> None:
     panels = figure.subplots(len(drawn), squeeze=False, gridspec_kw={"height_ratios": heights})[:, 0]
     for axes, section in zip(panels, drawn, strict=True):
         lines = summary(section)
+        peers = {each.name for each in section.setting.contenders if each.is_peer} if section.setting else ()
         for place, (name, line) in enumerate(lines.items()):
             median = line.get("samples_per_second", 0)
             error = [[median - line["least"]], [line["most"] - median]] if median else None
-            colour = "tab:gray" if name.startswith(".npz") else "tab:blue"
+            colour = "tab:gray" if name.startswith(".npz") else "tab:orange" if name in peers else "tab:blue"
             axes.barh(place, median, xerr=error, color=colour, capsize=3)
             told = f"{line['ratio']:.1f} x" if "ratio" in line else ""
             told += " killed" if line["killed"] else ""

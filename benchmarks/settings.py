@@ -99,6 +99,10 @@ class Setting:
         Bytes of memory.
     long_epochs : int
         How many epochs `WINDOW` and `BATCH` run in the first round.
+    patience : float, optional
+        Seconds after which an epoch is cut short.
+    seconds : float, optional
+        After which a process is ended.
     """
 
     name: str
@@ -112,6 +116,8 @@ class Setting:
     drops: bool = False
     limit: int | None = None
     long_epochs: int = 0
+    patience: float | None = None
+    seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,8 @@ class Section:
         All that was reported of each contender, with the number of the round.
     kills : dict of str to list of int
         The epochs that each launch which was killed had completed.
+    failures : dict of str to str
+        What went wrong with a peer otherwise.
     """
 
     name: str
@@ -158,11 +166,12 @@ class Section:
     skipped: str = ""
     epochs: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     kills: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))
+    failures: dict[str, str] = field(default_factory=dict)
 
     def counted(self, name: str) -> list[dict[str, Any]]:
-        """List the epochs of a contender that are no mere warming up."""
+        """List the epochs of a contender that are no mere warming up; after one cut short, none follows."""
         start = self.setting.counted_from if self.setting else 0
-        return [epoch for epoch in self.epochs[name] if epoch["epoch"] >= start]
+        return [epoch for epoch in self.epochs[name] if epoch["epoch"] >= start or "cut" in epoch]
 
     def drops(self) -> list[Drop]:
         """List what came of each drop of the page cache."""
@@ -279,11 +288,14 @@ def measure(setting: Setting, case: Case, rounds: int) -> Section:
     Raises
     ------
     LaunchError
-        If a loader failed, other than by a want of memory, or delivered other samples.
+        If a loader failed, other than by a want of memory, or delivered other samples. A peer that does so
+        is noted, and left out of further rounds.
     """
     section = Section(setting.name, setting)
     for number in range(rounds):
         for each in setting.contenders:
+            if each.name in section.failures:
+                continue
             is_long = number == 0 and each.name in {WINDOW, BATCH}
             work = Work(
                 each,
@@ -294,14 +306,18 @@ def measure(setting: Setting, case: Case, rounds: int) -> Section:
                 epochs=max(setting.epochs, setting.long_epochs if is_long else 0),
                 drops=setting.drops,
                 intervals=setting.intervals,
+                patience=setting.patience,
             )
             try:
                 if setting.limit is None:
-                    done = launch(work)
+                    done = launch(work, seconds=setting.seconds)
                 else:
                     with memory_cgroup(setting.limit) as cgroup:
-                        done = launch(work, cgroup)
+                        done = launch(work, cgroup, setting.seconds)
             except LaunchError as error:
+                if each.is_peer:
+                    section.failures[each.name] = str(error)
+                    continue
                 raise LaunchError(f"{setting.name}, {each.name}: {error}") from error
             section.epochs[each.name] += [{"round": number} | report for report in done.reports]
             if done.killed:
