@@ -112,6 +112,7 @@ def run_bench(store: Store, settings: Settings, progress: Progress | None = None
         If the files of `settings.source` are not those that the store was made from.
     """
     progress = progress or SilentProgress()
+    store.expect_all_files(store.layout.fields)
     paths = [path for _, _, path in chunk_files(store, store.layout.chunks)]
     cached_before, total = cached_now(paths), file_bytes(paths)
     memory = resolve_budget(settings.memory)
@@ -124,7 +125,8 @@ def run_bench(store: Store, settings: Settings, progress: Progress | None = None
         part = course.fitting()
     else:
         part = course.part(settings.samples)
-    progress.note(f"measuring {part.samples:,} of {len(store):,} samples, {settings.rounds} rounds")
+    many = f"{settings.rounds} round{'s' * (settings.rounds > 1)}"
+    progress.note(f"measuring {part.samples:,} of {len(store):,} samples, {many}")
     contenders = course.contenders(part)
     rounds = _measure(contenders, settings, progress, store.layout.sample_nbytes, cold=cold)
     found = standings(contenders, rounds)

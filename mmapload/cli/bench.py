@@ -168,7 +168,7 @@ def _text(store: Store, bench: Bench) -> str:
     whole = "all" if bench.samples == len(store) else f"the first {bench.samples:,}"
     measured = (
         f"{whole} of {len(store):,} samples, {format_size(store.layout.sample_nbytes)} each, in batches of "
-        f"{bench.batch_size:,}, windows of {bench.window:,}; medians of {bench.rounds:,} rounds"
+        f"{bench.batch_size:,}, windows of {bench.window:,}; {_rounds(bench.rounds)}"
     )
     heads = [
         ("store", store.path),
@@ -187,6 +187,10 @@ def _text(store: Store, bench: Bench) -> str:
             best = max(tried, key=lambda each: each.rate)
             rows.append(_row(best, f"{name}, {best.name.rpartition(', ')[2]}"))
     return f"{table(heads, left=2)}\n\n{table(rows, left=1)}\n\n{bench.verdict.sentence}"
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"medians of {count:,} rounds"
 
 
 def _page_cache(bench: Bench) -> str:
