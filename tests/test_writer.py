@@ -135,6 +135,56 @@ def test_the_work_folder_s_name_taken_by_a_file_is_a_clear_error(tmp_path: Path)
         WorkFolder(str(tmp_path / "out"))
 
 
+def test_a_link_in_the_place_of_the_work_folder_is_refused_and_what_it_leads_to_is_kept(
+    tmp_path: Path,
+) -> None:
+    victim = tmp_path / "victim"
+    (victim / "sub").mkdir(parents=True)
+    (victim / "precious").write_text("mine")
+    (tmp_path / ".out.partial").symlink_to(victim)
+    with pytest.raises(MmaploadError, match=r"\.out\.partial is a symbolic link, no folder.*move it away"):
+        preprocess(samples(2), tmp_path / "out", 1)
+    assert sorted(os.listdir(victim)) == ["precious", "sub"]
+    assert (victim / "precious").read_text() == "mine"
+
+
+@pytest.mark.parametrize("entry", ["lock", "journal", "names", "store", "replaced"])
+@pytest.mark.parametrize("kind", ["link", "dangling", "pipe"])
+def test_nothing_in_a_work_folder_is_written_through_a_link_or_into_a_pipe(
+    tmp_path: Path, entry: str, kind: str
+) -> None:
+    victim = tmp_path / "victim"
+    (tmp_path / ".out.partial").mkdir()
+    if entry in {"store", "replaced"}:
+        (victim / "x").mkdir(parents=True)
+        (victim / "x" / "precious").touch()
+    elif kind == "link":
+        victim.write_text("mine")
+    before = tree(tmp_path)
+    place = tmp_path / ".out.partial" / entry
+    if kind == "pipe":
+        os.mkfifo(place)
+    else:
+        place.symlink_to(tmp_path / "nothing" if kind == "dangling" else victim)
+    with pytest.raises(MmaploadError, match=f"{entry} is .*no (file|folder).*move it away"):
+        preprocess(samples(2), tmp_path / "out", 1)
+    place.unlink()
+    (tmp_path / ".out.partial" / "lock").unlink(missing_ok=True)
+    assert tree(tmp_path) == before
+
+
+def test_a_link_in_the_place_of_a_field_s_folder_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "victim").mkdir()
+    (tmp_path / "victim" / "precious").touch()
+    with WorkFolder(str(tmp_path / "out")) as work:
+        work.keep_only({"x": set()})
+        os.rmdir(os.path.join(work.store, "x"))
+        os.symlink(tmp_path / "victim", os.path.join(work.store, "x"))
+        with pytest.raises(MmaploadError, match="x is a symbolic link, no folder"):
+            work.keep_only({"x": set()})
+    assert os.listdir(tmp_path / "victim") == ["precious"]
+
+
 def test_a_link_that_leads_nowhere_above_the_work_folder_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(FileNotFoundError):

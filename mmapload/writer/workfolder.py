@@ -61,7 +61,8 @@ class WorkFolder:
     Raises
     ------
     MmaploadError
-        If another process works on the same store; names its process id.
+        If another process works on the same store, with its process id; or if something else lies in the
+        place of the folder or of what is in it, a link for instance, which is never followed.
     """
 
     def __init__(self, out: str) -> None:
@@ -73,6 +74,14 @@ class WorkFolder:
         self._lock_path = os.path.join(self.path, "lock")
         self._replaced = os.path.join(self.path, "replaced")
         self._lock = self._acquire()
+        try:
+            for path in (self.journal, self.names):
+                _expect(path, stat.S_IFREG)
+            for path in (self.store, self._replaced):
+                _expect(path, stat.S_IFDIR)
+        except BaseException:
+            self.release()
+            raise
         if os.path.isdir(self._replaced) and not os.path.lexists(out):
             os.rename(self._replaced, out)  # a crash between the two renames of `publish`
 
@@ -80,17 +89,15 @@ class WorkFolder:
         while True:
             try:
                 os.makedirs(self.path, exist_ok=True)
-                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+                _expect(self.path, stat.S_IFDIR)
+                _expect(self._lock_path, stat.S_IFREG)
+                fd = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
             except FileNotFoundError:
                 if not os.path.isdir(os.path.dirname(self.path)):
                     raise  # a link that leads nowhere is above it
                 continue  # the one before us has just removed the folder
             except FileExistsError:
-                with contextlib.suppress(FileNotFoundError):
-                    if not stat.S_ISDIR(os.lstat(self.path).st_mode):
-                        raise MmaploadError(
-                            f"{self.path} is no folder; the store is to be built there: move it away"
-                        ) from None
+                _expect(self.path, stat.S_IFDIR)
                 continue
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,6 +138,7 @@ class WorkFolder:
             if entry not in kept:
                 _remove(folder)
                 continue
+            _expect(folder, stat.S_IFDIR)
             for name in set(os.listdir(folder)) - kept[entry]:
                 _remove(os.path.join(folder, name))
         for entry in kept:
@@ -170,6 +178,16 @@ class WorkFolder:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def _expect(path: str, kind: int) -> None:
+    """Refuse what lies at a path, if anything, and is not of this kind: links above all, that lead away."""
+    with contextlib.suppress(FileNotFoundError):
+        mode = os.lstat(path).st_mode
+        if stat.S_IFMT(mode) != kind:
+            link = "a symbolic link, " if stat.S_ISLNK(mode) else ""
+            wanted = "folder" if kind == stat.S_IFDIR else "file"
+            raise MmaploadError(f"{path} is {link}no {wanted}; the store is to be built there: move it away")
 
 
 def _remove(path: str) -> None:
