@@ -19,7 +19,7 @@ from mmapload.bench.course import Course
 from mmapload.bench.loaders import Part, deliver, fixed_buffers
 from mmapload.bench.rounds import Contender, Run, one_round, standings
 from mmapload.bench.source import match
-from mmapload.bench.verdict import Figures, bound_by
+from mmapload.bench.verdict import Figures, Rate, bound_by
 from mmapload.errors import ChunkError, MmaploadError, SourceError
 from mmapload.store import open_store
 from tests.loading_cases import evictable_folder, random_arrays, write_store
@@ -50,10 +50,15 @@ def _once(monkeypatch):
 
 # the verdict
 
+
+def steady(rate: float) -> Rate:
+    return Rate(rate, 0.8 * rate, 1.2 * rate)
+
+
 BASE = Figures(
-    loader=1000,
-    copies=4000,
-    reads=9000,
+    loader=steady(1000),
+    copies=steady(4000),
+    reads=steady(9000),
     reads_by="populate, 4 threads",
     decodes=None,
     loader_disk=0.0,
@@ -76,7 +81,7 @@ BASE = Figures(
         (
             {"loader": 480, "reads": 600, "loader_disk": 1.0, "reads_disk": 1.0},
             "the disk",
-            ["bound by the disk", "80 %", "(populate, 4 threads: 600 samples/s)"],
+            ["bound by the disk", "80 %", "by populate, 4 threads (600 samples/s)"],
         ),
         ({"loader": 480, "reads": 600, "loader_disk": 0.5, "reads_disk": 0.9}, "the disk", ["80 %"]),
         ({"loader": 480, "reads": 600, "loader_disk": None, "reads_disk": None}, "the disk", ["80 %"]),
@@ -120,10 +125,47 @@ BASE = Figures(
     ],
 )
 def test_what_bounds_a_loader_follows_from_the_figures(changes, bound, parts):
-    verdict = bound_by(dataclasses.replace(BASE, **changes))
+    rates = {
+        name: steady(value) if isinstance(value, int | float) else value
+        for name, value in changes.items()
+        if name in {"loader", "copies", "reads", "decodes"}
+    }
+    verdict = bound_by(dataclasses.replace(BASE, **{**changes, **rates}))
     assert verdict.bound == bound
     for part in parts:
         assert part in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        # It cannot be faster than its batches are copied.
+        ({"loader": 7400}, ["185 % of the rate at which this machine copies batches twice at once"]),
+        # The numbers of a machine on which others work.
+        (
+            {"loader": 1500, "copies": Rate(1211, 757, 1945)},
+            ["1,211 samples/s, 757 to 1,945 in its rounds", "1,500 samples/s, 1,200 to 1,800", "124 %"],
+        ),
+        ({"loader": 3000, "copies": Rate(4000, 1900, 4100)}, ["4,000 samples/s, 1,900 to 4,100"]),
+        ({"loader": Rate(3000, 1000, 3100)}, ["3,000 samples/s, 1,000 to 3,100"]),
+        ({"loader": 900, "reads": Rate(1000, 500, 1100)}, ["reads the chunk files", "500 to 1,100"]),
+        ({"loader": 400, "decodes": Rate(500, 200, 900)}, ["decompresses chunks", "200 to 900"]),
+    ],
+)
+def test_figures_that_cannot_be_or_vary_twofold_are_called_too_noisy_with_what_to_do(changes, parts):
+    rates = {name: value if isinstance(value, Rate) else steady(value) for name, value in changes.items()}
+    verdict = bound_by(dataclasses.replace(BASE, **rates))
+    assert verdict.bound == "unknown"
+    assert verdict.sentence.startswith("what bounds it cannot be told: the figures are too noisy")
+    for part in (*parts, "idle machine", "--rounds", "--seconds"):
+        assert part in verdict.sentence
+
+
+def test_rounds_that_vary_do_not_matter_where_each_tells_the_same():
+    changes = {"loader": Rate(1000, 400, 1200), "copies": Rate(4000, 1900, 9000)}
+    assert bound_by(dataclasses.replace(BASE, **changes)).bound == "neither"
+    changes["loader"] = Rate(1000, 400, 1400)
+    assert bound_by(dataclasses.replace(BASE, **changes)).bound == "unknown"
 
 
 # rounds

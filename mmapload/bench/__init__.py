@@ -21,7 +21,7 @@ from mmapload.bench.rounds import (
     standings,
 )
 from mmapload.bench.source import match
-from mmapload.bench.verdict import Figures, bound_by
+from mmapload.bench.verdict import Figures, Rate, bound_by
 from mmapload.budget import resolve_budget
 from mmapload.progress import SilentProgress
 
@@ -189,11 +189,11 @@ def _verdict(found: Sequence[Standing], part: Part, window: int) -> Verdict:
     decodes = next((each for each in found if each.kind == "decode"), None)
     return bound_by(
         Figures(
-            loader.rate,
-            by_name["memory copy, twice at once"].rate,
-            None if best is None else best.rate,
+            _rate(loader),
+            _rate(by_name["memory copy, twice at once"]),
+            None if best is None else _rate(best),
             "" if best is None else best.name,
-            None if decodes is None else decodes.rate,
+            None if decodes is None else _rate(decodes),
             loader.disk_share if best is not None else None,
             None if best is None else best.disk_share,
             part.batch_size * part.store.layout.sample_nbytes,
@@ -202,6 +202,10 @@ def _verdict(found: Sequence[Standing], part: Part, window: int) -> Verdict:
             len(os.sched_getaffinity(0)),
         )
     )
+
+
+def _rate(standing: Standing) -> Rate:
+    return Rate(standing.rate, standing.least, standing.most)
 
 
 def _notes(

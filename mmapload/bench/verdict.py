@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ["NEAR", "Bound", "Figures", "Verdict", "bound_by"]
+__all__ = ["NEAR", "Bound", "Figures", "Rate", "Verdict", "bound_by"]
 
 Bound = Literal["copying memory", "the disk", "the page cache", "decompressing", "neither", "unknown"]
 
@@ -14,7 +14,11 @@ NEAR: Final = 0.7
 run at their full speed side by side."""
 
 _BEYOND: Final = 1.25
-"""A loader that is so many times as fast as chunks are read or decompressed has them in memory already."""
+"""A loader that is so many times as fast as chunks are read or decompressed has them in memory already; so
+many times as fast as batches are copied it cannot be."""
+
+_STEADY: Final = 2
+"""Where the fastest round is more times as fast as the slowest, the median may be anything."""
 
 _FROM_DISK: Final = 0.1
 """Where a smaller share than this came from the disk, the page cache did the work."""
@@ -27,20 +31,43 @@ _SMALL_BATCH: Final = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """Rates in samples/s, and what they were measured on.
+class Rate:
+    """Samples/s over all rounds.
 
     Attributes
     ----------
-    loader : float
+    median, least, most : float
+        Of the rounds.
+    """
+
+    median: float
+    least: float
+    most: float
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the rounds are near enough to each other for their median to tell something."""
+        return self.most <= _STEADY * self.least
+
+    def __str__(self) -> str:
+        return f"{self.median:,.0f} samples/s, {self.least:,.0f} to {self.most:,.0f} in its rounds"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Rates, and what they were measured on.
+
+    Attributes
+    ----------
+    loader : Rate
         The window loader, whose batches are copied out once by the one who takes them.
-    copies : float
+    copies : Rate
         Copying batches while another thread copies as many: the loader puts each batch together, too.
-    reads : float or None
+    reads : Rate or None
         The fastest way to read the chunk files; None where there is nothing to read.
     reads_by : str
         Which way that was.
-    decodes : float or None
+    decodes : Rate or None
         Reading and decompressing them as the loader does; None for a raw store.
     loader_disk, reads_disk : float or None
         Which share of the files' bytes came from the disk during each; None where nobody counts them.
@@ -54,11 +81,11 @@ class Figures:
         Processors that this process may use.
     """
 
-    loader: float
-    copies: float
-    reads: float | None
+    loader: Rate
+    copies: Rate
+    reads: Rate | None
     reads_by: str
-    decodes: float | None
+    decodes: Rate | None
     loader_disk: float | None
     reads_disk: float | None
     batch_nbytes: int
@@ -76,7 +103,7 @@ class Verdict:
     bound : str
         "copying memory", "the disk", "the page cache", "decompressing"; "neither", where the loader stays
         well below all of them; "unknown", where it read from the disk and the ceilings did not, or they did
-        and it did not.
+        and it did not, or where the rounds differ too much.
     sentence : str
         The same for people, with the figures.
     """
@@ -94,14 +121,16 @@ def bound_by(figures: Figures) -> Verdict:
 
     It is the lowest ceiling, if the loader reaches 70 % of it; a loader can only be as fast as its slowest
     part, while its parts work side by side. Ceilings of reading and decompressing do not count where the
-    loader is well above them, since it keeps what fits in memory.
+    loader is well above them, since it keeps what fits in memory. Nothing is told where the loader is well
+    above the rate of copying, or where the rounds of either vary more than twofold, unless each round of the
+    loader stays below 70 % of each of the ceiling.
 
     Examples
     --------
     >>> figures = Figures(
-    ...     loader=2520,
-    ...     copies=3000,
-    ...     reads=9000,
+    ...     loader=Rate(2520, 2500, 2600),
+    ...     copies=Rate(3000, 2900, 3100),
+    ...     reads=Rate(9000, 8500, 9500),
     ...     reads_by="populate, 2 threads",
     ...     decodes=None,
     ...     loader_disk=0.0,
@@ -123,17 +152,33 @@ out, runs at 84 % of the rate at which this machine copies batches twice at once
             f"{reads} where the files were only read; measure with --cold, or when nothing else uses memory",
         )
     ceilings = _ceilings(figures)
-    bound = min(ceilings, key=lambda each: ceilings[each][0])
+    bound = min(ceilings, key=lambda each: ceilings[each][0].median)
     rate, what = ceilings[bound]
-    share = _percent(figures.loader / rate)
-    if figures.loader >= NEAR * rate:
+    reached = f"{_percent(figures.loader.median / rate.median)} of {what}"
+    if _is_noisy(figures.loader, rate):
+        return Verdict(
+            "unknown",
+            f"what bounds it cannot be told: the figures are too noisy. The window loader ({figures.loader}) "
+            f"runs at {reached} ({rate}); measure on an idle machine, and longer, by more --rounds and "
+            "--seconds",
+        )
+    reached += f" ({rate.median:,.0f} samples/s)"
+    if figures.loader.median >= NEAR * rate.median:
         copying = ", which copies each batch together before it is copied out," * (bound == "copying memory")
-        return Verdict(bound, f"bound by {bound}: the window loader{copying} runs at {share} of {what}")
+        return Verdict(bound, f"bound by {bound}: the window loader{copying} runs at {reached}")
     return Verdict(
         "neither",
-        f"bound by neither reading nor copying: the window loader runs at {share} of {what}, the lowest "
-        f"ceiling; {_advice(figures)}",
+        f"bound by neither reading nor copying: the window loader runs at {reached}, the lowest ceiling; "
+        f"{_advice(figures)}",
     )
+
+
+def _is_noisy(loader: Rate, ceiling: Rate) -> bool:
+    """Say whether chance may have decided how loader and ceiling compare."""
+    if loader.median > _BEYOND * ceiling.median:
+        return True
+    clear = loader.most < NEAR * ceiling.least
+    return not clear and not (loader.is_steady and ceiling.is_steady)
 
 
 def _differ(loader: float | None, reads: float | None) -> bool:
@@ -143,29 +188,23 @@ def _differ(loader: float | None, reads: float | None) -> bool:
     return max(loader, reads) >= _FROM_DISK and min(loader, reads) < max(loader, reads) / 2
 
 
-def _ceilings(figures: Figures) -> dict[Bound, tuple[float, str]]:
+def _ceilings(figures: Figures) -> dict[Bound, tuple[Rate, str]]:
     """Return each ceiling's rate, and how to say "so many percent of it"."""
     machine = "the rate at which this machine"
-    found: dict[Bound, tuple[float, str]] = {
-        "copying memory": (
-            figures.copies,
-            f"{machine} copies batches twice at once ({figures.copies:,.0f} samples/s)",
-        )
+    found: dict[Bound, tuple[Rate, str]] = {
+        "copying memory": (figures.copies, f"{machine} copies batches twice at once")
     }
     if figures.reads is not None:
         cached = figures.loader_disk is not None and figures.loader_disk < _FROM_DISK
         place: Bound = "the page cache" if cached else "the disk"
-        told = f"{figures.reads_by}: {figures.reads:,.0f} samples/s"
-        found[place] = (figures.reads, f"{machine} reads the chunk files from {place} ({told})")
+        what = f"{machine} reads the chunk files from {place} by {figures.reads_by}"
+        found[place] = (figures.reads, what)
     if figures.decodes is not None:
-        found["decompressing"] = (
-            figures.decodes,
-            f"{machine} reads and decompresses chunks ({figures.decodes:,.0f} samples/s)",
-        )
+        found["decompressing"] = (figures.decodes, f"{machine} reads and decompresses chunks")
     return {
         bound: each
         for bound, each in found.items()
-        if bound == "copying memory" or figures.loader <= _BEYOND * each[0]
+        if bound == "copying memory" or figures.loader.median <= _BEYOND * each[0].median
     }
 
 
@@ -178,7 +217,7 @@ def _advice(figures: Figures) -> str:
             "come closer, and so do longer runs (--seconds)"
         )
     if figures.batch_nbytes < _SMALL_BATCH:
-        each = figures.batch_size / figures.loader * 1e6
+        each = figures.batch_size / figures.loader.median * 1e6
         return f"Python's work for each batch takes the time ({each:,.0f} µs): try a larger batch size"
     if figures.cores <= 2:
         cores = f"{figures.cores} core" + "s" * (figures.cores > 1)
