@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
 
 
@@ -31,8 +33,19 @@ def make_sample(number: int, height: int, width: int) -> dict[str, npt.NDArray[n
     return {"i0i1gt": frames, "ft0ft1": flow}
 
 
+def make_small_sample(number: int) -> dict[str, npt.NDArray[np.generic]]:
+    """Return sample `number` of another kind: 1 KiB of features."""
+    return {"x": np.random.default_rng(number).standard_normal(256, np.float32)}
+
+
 def make_folder(
-    folder: Path, samples: int, height: int = 256, width: int = 448, *, deflated: bool = False
+    folder: Path,
+    samples: int,
+    height: int = 256,
+    width: int = 448,
+    *,
+    deflated: bool = False,
+    make: Callable[[int], dict[str, npt.NDArray[np.generic]]] | None = None,
 ) -> Path:
     """Write the samples that are not there yet into `folder`, as `000000.npz` and so on."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -43,7 +56,7 @@ def make_folder(
         if not target.exists():
             partial = target.with_suffix(".tmp")
             with partial.open("wb") as file:
-                save(file, **make_sample(number, height, width))
+                save(file, **(make(number) if make else make_sample(number, height, width)))
             partial.replace(target)
 
     missing = [number for number in range(samples) if not (folder / f"{number:06}.npz").exists()]
