@@ -10,7 +10,7 @@ import dataclasses
 import errno
 import os
 import stat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import LayoutError, StoreNotFoundError, shown
 from mmapload.layout import RESERVED_GROUP
@@ -20,7 +20,7 @@ from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
 if TYPE_CHECKING:
     from mmapload.layout import FieldLayout, StoreLayout
 
-__all__ = ["METADATA", "read_layout"]
+__all__ = ["METADATA", "identity_of", "read_layout", "root_document"]
 
 METADATA: Final = "zarr.json"
 """The file of every group and array that says what is in it."""
@@ -80,6 +80,15 @@ def read_layout(folder: str) -> StoreLayout:
     if problems:
         raise LayoutError(folder, problems)
     return dataclasses.replace(layout, chunk_length=lengths[0], fields=tuple(fields))
+
+
+def root_document(folder: str) -> dict[str, Any]:
+    """Return the root's document as it is, be it sound or not; empty where there is none that can be read."""
+    try:
+        text = _read(os.path.join(folder, METADATA), METADATA)
+    except _Unreadable:
+        return {}
+    return parse_document(text or b"", METADATA)[0]
 
 
 def _read_field(folder: str, name: str, layout: StoreLayout) -> tuple[FieldLayout | None, list[str]]:
@@ -168,3 +177,12 @@ def _what_is_there(folder: str) -> str:
 def _other_format(folder: str) -> str | None:
     there = (kind for name, kind in _OTHER_FORMATS.items() if os.path.lexists(os.path.join(folder, name)))
     return next(there, None)
+
+
+def identity_of(path: str) -> tuple[int, int] | None:
+    """Return what tells a folder from another one at the same path: None if it is not there."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino

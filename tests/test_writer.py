@@ -232,6 +232,28 @@ def test_only_a_store_alone_is_taken_for_one(tmp_path: Path) -> None:
         assert not is_store(str(tmp_path))
 
 
+@pytest.mark.parametrize("kind", ["pipe", "deep", "endless", "link", "folder"])
+def test_whatever_lies_where_the_store_is_to_be_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    preprocess(samples(2), tmp_path / "other", 1)
+    place = tmp_path / "out" / "zarr.json"
+    place.parent.mkdir()
+    if kind == "pipe":
+        os.mkfifo(place)
+    elif kind == "deep":
+        place.write_text("[" * 200_000)
+    elif kind == "endless":
+        place.touch()
+        os.truncate(place, 6 * 2**30)
+    elif kind == "link":
+        place.symlink_to(tmp_path / "other" / "zarr.json")
+    else:
+        place.mkdir()
+    for overwrite in (False, True):
+        with pytest.raises(MmaploadError, match="a folder with other things in it, not a store alone"):
+            preprocess(samples(2), tmp_path / "out", 1, overwrite=overwrite)
+    assert os.path.lexists(place)
+
+
 def test_where_exchanging_is_not_possible_the_old_store_is_put_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

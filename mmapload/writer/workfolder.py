@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import errno
 import fcntl
-import json
 import os
 import shutil
 import stat
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import MmaploadError
 from mmapload.layout import RESERVED_GROUP
-from mmapload.store import METADATA
+from mmapload.opening import METADATA, root_document
 from mmapload.writer.durable import sync_folder
 
 if TYPE_CHECKING:
@@ -42,11 +41,10 @@ def partial_path(out: str) -> str:
 def is_store(path: str) -> bool:
     """Whether a store of mmapload lies at `path`, be it sound or not, and nothing else with it."""
     try:
-        with open(os.path.join(path, METADATA), "rb") as file:
-            notes = json.load(file)["attributes"]["mmapload"]
-            own = {METADATA, RESERVED_GROUP, *notes["fields"]}
+        notes = root_document(path)["attributes"]["mmapload"]
+        own = {METADATA, RESERVED_GROUP, *notes["fields"]}
         return own.issuperset(os.listdir(path))
-    except (OSError, ValueError, LookupError, TypeError):
+    except (OSError, LookupError, TypeError):
         return False
 
 
