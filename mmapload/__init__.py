@@ -21,8 +21,10 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from mmapload.loader import ChunkDataLoader
+    from mmapload.plans import LoaderPlan
     from mmapload.preprocessing import preprocess
     from mmapload.samplers import ChunkBatchSampler, ChunkSampler
+    from mmapload.stats import LoaderStats
     from mmapload.store import Store, open_store
 
 __all__ = [
@@ -32,6 +34,8 @@ __all__ = [
     "ChunkError",
     "ChunkSampler",
     "LayoutError",
+    "LoaderPlan",
+    "LoaderStats",
     "MmaploadError",
     "SourceError",
     "StateMismatchError",
@@ -49,6 +53,8 @@ _HOME: Final = {
     "ChunkDataLoader": "loader",
     "ChunkDataset": "dataset",
     "ChunkSampler": "samplers",
+    "LoaderPlan": "plans",
+    "LoaderStats": "stats",
     "Store": "store",
     "open_store": "store",
     "preprocess": "preprocessing",

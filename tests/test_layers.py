@@ -32,7 +32,9 @@ LAYERS = [
     ["windows"],
     ["workers"],
     ["dataset"],
-    ["samplers"],
+    ["samplers", "devices", "pipeline", "stats"],
+    ["finishing", "plans"],
+    ["serving"],
     ["loader"],
     ["bench"],
     ["cli"],
@@ -41,7 +43,10 @@ LAYERS = [
 """Modules and packages from the bottom up: each imports from layers below its own, and from itself."""
 
 OWNERS = {
-    "torch": {"batches", "ranks", "workers", "dataset", "samplers", "loader", "bench"},
+    "torch": {
+        *("batches", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
+        "bench",
+    },
     "zarr": {"writer"},
     "numcodecs": {"codecs"},
     "crc32c": {"codecs", "writer"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.workers.memory import SlotFile
@@ -27,9 +28,10 @@ class SlotWriter:
     (100, 128, True)
     """
 
-    __slots__ = ("file", "memory", "slot", "used")
+    __slots__ = ("began", "file", "memory", "slot", "used")
 
     def __init__(self, file: SlotFile, slot: int) -> None:
+        self.began = time.monotonic()
         self.file = file
         self.slot = slot
         self.memory = file.slot(slot)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import time
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -33,17 +34,20 @@ SMALL_BYTES: Final = 2**12
 class PackedBatch:
     """A batch on its way from a worker: unpickling it gives the batch itself, its tensors over the slot."""
 
-    __slots__ = ("key", "left_out", "payload", "slot", "too_large")
+    __slots__ = ("key", "left_out", "payload", "slot", "times", "too_large")
 
-    def __init__(self, key: int, slot: int, payload: bytes, left_out: int, too_large: int) -> None:
+    def __init__(
+        self, key: int, slot: int, payload: bytes, left_out: int, too_large: int, times: tuple[float, float]
+    ) -> None:
         self.key = key
         self.slot = slot
         self.payload = payload
         self.left_out = left_out
         self.too_large = too_large
+        self.times = times
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return _open, (self.key, self.slot, self.payload, self.left_out, self.too_large)
+        return _open, (self.key, self.slot, self.payload, self.left_out, self.too_large, self.times)
 
 
 def pack(batch: Any, writer: SlotWriter) -> PackedBatch:
@@ -51,7 +55,9 @@ def pack(batch: Any, writer: SlotWriter) -> PackedBatch:
     buffer = io.BytesIO()
     pickler = _SlotPickler(buffer, writer)
     pickler.dump(batch)
-    return PackedBatch(writer.file.key, writer.slot, buffer.getvalue(), pickler.left_out, pickler.too_large)
+    left_out, too_large = pickler.left_out, pickler.too_large
+    times = writer.began, time.monotonic()
+    return PackedBatch(writer.file.key, writer.slot, buffer.getvalue(), left_out, too_large, times)
 
 
 class _SlotPickler(ForkingPickler):
@@ -158,9 +164,12 @@ def _memory_of(key: int, slot: int) -> Bytes:
     return Slots.find(key).memory(slot)
 
 
-def _open(key: int, slot: int, payload: bytes, left_out: int, too_large: int) -> Any:
+def _open(
+    key: int, slot: int, payload: bytes, left_out: int, too_large: int, times: tuple[float, float]
+) -> Any:
     """Return the batch, in the process that trains."""
     slots = Slots.find(key)
+    slots.timings.append(times)
     if left_out:
         slots.counts.in_part += 1
         slots.counts.too_large += too_large > 0

@@ -88,6 +88,12 @@ class Slots:
     counts : Counts
         Where arrivals are counted.
 
+    Attributes
+    ----------
+    timings : deque of (float, float)
+        When a worker began and ended each batch that has arrived, by `time.monotonic`, which is one clock for
+        all processes. Whoever is told of the arrivals takes them out.
+
     Examples
     --------
     >>> from mmapload.workers.memory import SlotFile
@@ -113,6 +119,7 @@ class Slots:
         self._assigned: set[int] = set()
         self._arriving: dict[int, Bytes] = {}
         self._waiting: deque[tuple[int, tuple[Descendants, ...]]] = deque()
+        self.timings: deque[tuple[float, float]] = deque(maxlen=file.count)
         _slots[file.key] = self
 
     @classmethod

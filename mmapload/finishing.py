@@ -1,0 +1,127 @@
+"""What becomes of a batch once its samples are read: transformed, collated, pinned, sent to a device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data._utils.collate import default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from mmapload.batches import ReadyBatch
+from mmapload.pipeline import Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import numpy.typing as npt
+
+    from mmapload.dataset import ChunkDataset
+    from mmapload.devices import DeviceCopy
+
+__all__ = ["Finishing", "TransformedCollate", "read_group"]
+
+
+class TransformedCollate:
+    """A collate function with a transform of whole batches after it; as picklable as the two are.
+
+    Examples
+    --------
+    >>> TransformedCollate(default_collate, torch.sum)([1, 2, 3])
+    tensor(6)
+    """
+
+    def __init__(self, collate_fn: Callable[[Any], Any], batch_transform: Callable[[Any], Any]) -> None:
+        self.collate_fn = collate_fn
+        self.batch_transform = batch_transform
+
+    def __call__(self, samples: Any) -> Any:
+        """Collate the samples and transform the batch."""
+        return self.batch_transform(self.collate_fn(samples))
+
+
+class Finishing:
+    """Makes of samples that were read what is delivered.
+
+    Parameters
+    ----------
+    dataset : ChunkDataset
+        Its transform is for single samples.
+    collate_fn, batch_transform : callable
+        Called one after the other; the second may be None.
+    pins : bool
+        Whether tensors are put into pinned memory.
+    copying : DeviceCopy or None
+        Where the batch goes then.
+
+    Attributes
+    ----------
+    in_threads : bool
+        Whether all of it may be done in several threads at once: a `transform` and a `collate_fn` that came
+        without a `batch_transform` run in the thread that iterates, as they do with torch.
+    """
+
+    def __init__(
+        self,
+        dataset: ChunkDataset,
+        collate_fn: Callable[[Any], Any],
+        batch_transform: Callable[[Any], Any] | None,
+        *,
+        pins: bool,
+        copying: DeviceCopy | None,
+    ) -> None:
+        self._dataset = dataset
+        self._collate_fn = collate_fn
+        self._batch_transform = batch_transform
+        self._pins = pins
+        self._copying = copying
+        self._is_plain = dataset.transform is None and collate_fn is default_collate
+        self.in_threads = self._is_plain or batch_transform is not None
+
+    def prepare(self, group: Sequence[npt.NDArray[np.int64]]) -> Iterator[Prepared]:
+        """Read some batches and do with them what may be done in threads."""
+        for batch in read_group(self._dataset, group):
+            yield Prepared(self._finish(batch) if self.in_threads else batch, len(batch))
+
+    def deliver(self, prepared: Prepared) -> Any:
+        """Return the batch to whoever asked for it; do what is left to be done."""
+        batch, prepared.batch = prepared.batch, None
+        if not self.in_threads:
+            batch = self._finish(batch)
+        return batch if self._copying is None else self._copying.arrive(batch)
+
+    def _finish(self, batch: ReadyBatch) -> Any:
+        found: Any = batch.tensors
+        if not self._is_plain:
+            found = self._collate_fn(self._dataset.finish(batch))
+        if self._batch_transform is not None:
+            found = self._batch_transform(found)
+        if self._pins:
+            found = pin_memory(found)  # type: ignore[no-untyped-call] # torch's has no types
+        return found if self._copying is None else self._copying.start(found)
+
+
+def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) -> Iterator[ReadyBatch]:
+    """Read batches with one call, and give each tensors of its own over a part of what was read.
+
+    If that fails, they are read one by one: those before the one at fault are delivered.
+    """
+    if len(group) == 1:
+        yield dataset.read(group[0])
+        return
+    try:
+        tensors = dataset.read(np.concatenate(group)).tensors
+    except Exception:  # noqa: BLE001 - raised again by the batch that it concerns
+        yield from map(dataset.read, group)
+        return
+    dataset.reading.copies += len(group) - 1  # counted as one batch so far
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+    del tensors
+    start = 0
+    for indices in group:
+        stop = start + len(indices)
+        # Not slices of tensors: those would share one storage, all of which is saved with any of them.
+        parts = {name: torch.from_numpy(array[start:stop]) for name, array in arrays.items()}
+        yield ReadyBatch(parts, stop - start)
+        start = stop
