@@ -216,6 +216,43 @@ def test_links_are_followed_but_not_in_circles(tmp_path):
     assert list_files([tmp_path / "set" / "**" / "s*"]).names == ("a/s1.npz", "b/s2.npz")
 
 
+def chain_of_links(tmp_path, depth):
+    """Folders d0, d1, ... with two links each to the next: 2**depth paths lead to the last."""
+    for number in range(depth + 1):
+        (tmp_path / "set" / f"d{number}").mkdir(parents=True)
+    for number in range(depth):
+        for name in "ab":
+            os.symlink(f"../d{number + 1}", tmp_path / "set" / f"d{number}" / name)
+
+
+@pytest.mark.parametrize("below", ["", "**", "**/*.npz"])
+def test_a_folder_to_which_many_paths_lead_is_not_walked_by_each_of_them(tmp_path, monkeypatch, below):
+    chain_of_links(tmp_path, 40)
+    put(tmp_path / "set" / "x.npz", b"x")
+    put(tmp_path / "set" / "d40" / "notes.txt", b"x")
+    scans = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: scans.append(path) or scandir(path))
+    assert list_files([tmp_path / "set" / below]).names == ("x.npz",)
+    assert len(scans) == 42
+
+
+def test_a_file_to_which_many_paths_lead_is_refused_at_the_second(tmp_path):
+    chain_of_links(tmp_path, 40)
+    put(tmp_path / "set" / "d40" / "x.npz", b"x")
+    with pytest.raises(SourceError, match="the same file is listed before"):
+        list_files([tmp_path / "set"])
+
+
+def test_a_glob_finds_by_one_path_what_another_leads_to_in_a_circle(tmp_path):
+    put(tmp_path / "set" / "a" / "x.npz", b"x")
+    (tmp_path / "set" / "a" / "f").mkdir()
+    os.symlink("..", tmp_path / "set" / "a" / "f" / "up")
+    (tmp_path / "set" / "b").mkdir()
+    os.symlink("../a/f", tmp_path / "set" / "b" / "f")
+    assert list_files([tmp_path / "set" / "*" / "*" / "up" / "*.npz"]).names == ("b/f/up/x.npz",)
+
+
 def test_a_source_without_a_sample_is_refused_with_path_pattern_and_counts(tmp_path, monkeypatch):
     make(tmp_path, "empty/deep/x.np", "empty/y.txt", "empty/.z.npz", "upper/S0.NPZ")
     assert list_files([tmp_path / "upper"]).names == ("S0.NPZ",)

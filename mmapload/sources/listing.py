@@ -136,7 +136,9 @@ def list_files(
     skipped: Counter[str] = Counter()
     names: dict[str, str] = {}
     for origin in origins:
-        for place, name in _walk(origin, reals[origin.folder], suffixes, skipped):
+        real = reals[origin.folder]
+        only = [(os.path.join(real, origin.parts[0]), origin.parts[0])] if origin.literal else None
+        for place, name in only or _walk(origin, real, suffixes, skipped):
             _add(names, root, place, above.get(origin.folder, "") + name)
     if not names:
         raise SourceError(
@@ -220,14 +222,14 @@ def _walk(
     origin: _Origin, real: str, suffixes: tuple[str, ...], skipped: Counter[str]
 ) -> Iterator[tuple[str, str]]:
     """Yield the files of one origin in natural order: its place without links, and its relative name."""
-    if origin.literal:
-        yield os.path.join(real, origin.parts[0]), origin.parts[0]
-        return
     pattern = _Pattern(tuple(None if p == "**" else re.compile(fnmatch.translate(p)) for p in origin.parts))
-    # A frame for each folder on the way down: entries to come, place, relative prefix, the pattern's state.
-    frames = [(_scan(origin.folder), real, "", pattern.start())]
+    # A frame for each folder on the way down: entries to come, place, relative prefix, the pattern's state,
+    # how many files were found before.
+    frames = [(_scan(origin.folder), real, "", pattern.start(), 0)]
+    found = 0
+    barren: set[tuple[str, frozenset[int]]] = set()  # where nothing was; links may lead there 2**25 times
     while frames:
-        entries, real, above, state = frames[-1]
+        entries, real, above, state, before = frames[-1]
         for name, folder, link in entries:
             reached = pattern.step(state, name)
             if not reached or (not folder and not pattern.whole(reached)):
@@ -237,16 +239,23 @@ def _walk(
             elif folder:
                 inside = os.path.join(real, name)
                 inside = os.path.realpath(inside) if link else inside
-                if all(inside != frame[1] for frame in frames):
+                listed = next((frame for frame in frames if frame[1] == inside), None)
+                if listed:
+                    found += listed[3] != reached  # by another path, this glob might find something there
+                elif (inside, reached) not in barren:
                     below = above + name
-                    frames.append((_scan(os.path.join(origin.folder, below)), inside, below + "/", reached))
+                    entries = _scan(os.path.join(origin.folder, below))
+                    frames.append((entries, inside, below + "/", reached, found))
                     break
             elif name.lower().endswith(suffixes):
+                found += 1
                 yield os.path.join(real, name), above + name
             else:
                 skipped["foreign"] += 1
         else:
             frames.pop()
+            if found == before:
+                barren.add((real, state))
 
 
 def _scan(folder: str) -> Iterator[tuple[str, bool, bool]]:
