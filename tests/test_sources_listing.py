@@ -1,15 +1,18 @@
 import functools
+import gzip
 import itertools
 import os
 import subprocess
+import tracemalloc
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmapload.errors import SourceError
 from mmapload.sources.listing import list_files, natural_key
-from tests.npz_files import put
+from tests.npz_files import npz_bytes, put
 
 
 def make(folder, *names):
@@ -178,6 +181,60 @@ def test_a_bad_line_of_a_list_file_is_named(tmp_path, line):
     put(str(tmp_path / "list.txt"), f"a.npz\n{line}\n".encode())
     with pytest.raises(SourceError, match=r"line 2 of .*list\.txt"):
         list_files([], list_file=tmp_path / "list.txt")
+
+
+def listed_in(tmp_path, data):
+    put(str(tmp_path / "list.txt"), data)
+    with pytest.raises(SourceError, match=r"list\.txt") as caught:
+        list_files([], list_file=tmp_path / "list.txt")
+    assert len(str(caught.value)) < 800
+    return caught.value.cause
+
+
+def test_what_is_no_list_of_files_is_said_to_be_what_it_is(tmp_path):
+    cause = listed_in(tmp_path, npz_bytes({"x": np.arange(5)}))
+    assert cause.startswith("it should name one file a line, and is a zip or .npz file: line 1 of ")
+    assert "is text in UTF-16 (write it in UTF-8): line 1" in listed_in(tmp_path, "a.npz\n".encode("utf-16"))
+    assert "is gzip data: line 1" in listed_in(tmp_path, gzip.compress(b"a.npz\n"))
+    assert "is an HTML or XML page" in listed_in(tmp_path, b"<html>\n")
+    assert "is JSON that starts with" in listed_in(tmp_path, b'["a.npz"]\n')
+    assert "is something that starts with" in listed_in(tmp_path, b"\x01\xff" * 1_500_000)
+    cause = listed_in(tmp_path, b"a" * 3_000_000)
+    assert cause.startswith("line 1 of ")
+    assert cause.endswith("is longer than the 4,096 bytes that a path may have")
+
+
+def test_of_a_list_that_does_not_end_little_is_read(tmp_path):
+    sparse = tmp_path / "zeros.txt"
+    sparse.touch()
+    os.truncate(sparse, 200 * 2**20)
+    for endless in ("/dev/zero", sparse):
+        tracemalloc.start()
+        with pytest.raises(SourceError, match=r"zero bytes at least at its start.*line 1.*holds a null byte"):
+            list_files([], list_file=endless)
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+        tracemalloc.stop()
+
+
+def test_a_list_may_come_through_a_pipe(tmp_path):
+    make(tmp_path, "a.npz", "b.npz")
+    reader, writer = os.pipe()
+    os.write(writer, f"{tmp_path}/b.npz\n{tmp_path}/a.npz\n".encode())
+    os.close(writer)
+    assert list_files([], list_file=f"/dev/fd/{reader}").names == ("b.npz", "a.npz")
+    os.close(reader)
+
+
+def test_a_line_may_be_as_long_as_a_path(tmp_path):
+    make(tmp_path, "a.npz")
+    padding = "/" * (4096 - len(f"{tmp_path}/a.npz"))
+    put(str(tmp_path / "list.txt"), b"\xef\xbb\xbf" + f"{tmp_path}{padding}/a.npz\r\n".encode())
+    assert list_files([], list_file=tmp_path / "list.txt").names == ("a.npz",)
+
+
+def test_a_null_in_the_list_s_own_name_is_said(tmp_path):
+    with pytest.raises(SourceError, match="null byte"):
+        list_files([], list_file=str(tmp_path / "a\0b"))
 
 
 def test_the_same_file_twice_is_refused(tmp_path):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
+from mmapload.sources.lists import bad_line, listed_paths
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -111,7 +112,7 @@ def list_files(
         What names have to end in, in lower case; files in upper case count too.
     list_file : path, optional
         A text file in UTF-8 with the path of one file a line, in order, relative to the folder that the text
-        file is in. Empty lines are skipped.
+        file is in; it may be a pipe. Empty lines are skipped; a line has at most 4,096 bytes.
 
     Returns
     -------
@@ -194,14 +195,14 @@ def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> _Origin:
 
 def _read_list(list_file: str, suffixes: tuple[str, ...]) -> Iterator[_Origin]:
     folder = os.path.dirname(list_file)
-    try:
-        with open(list_file, encoding="utf-8-sig", errors="surrogateescape", newline="\n") as lines:
-            for number, line in enumerate(lines, 1):
-                if name := line.rstrip("\r\n"):
-                    path = os.path.normpath(os.path.join(folder, name))
-                    yield _file_origin(path, suffixes, f" (line {number} of {list_file})")
-    except OSError as error:
-        raise SourceError(list_file, None, f"cannot be read: {error.strerror}") from None
+    for number, name, instead in listed_paths(list_file):
+        path = os.path.normpath(os.path.join(folder, name))
+        try:
+            yield _file_origin(path, suffixes, f" (line {number} of {list_file})")
+        except SourceError as error:
+            if not instead:
+                raise
+            raise bad_line(list_file, number, name, error.cause, instead) from None
 
 
 def _add(names: dict[str, str], root: str, place: str, name: str) -> None:
