@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -323,10 +324,58 @@ def test_cold_runs_find_nothing_of_the_store_or_its_source_in_the_page_cache(tmp
         assert each.disk is None or each.disk < 8 * 2**19
 
 
-def test_the_time_decides_how_many_samples_are_measured(tmp_path):
-    store = write_store(tmp_path / "store", random_arrays(64, x=("u1", (100,))), 4)
-    assert run_bench(store, Settings(4, rounds=1, seconds=1e-6)).samples == 4
-    assert run_bench(store, Settings(4, rounds=1, seconds=60)).samples == 64
+@pytest.mark.parametrize(
+    ("count", "nbytes", "batch", "taken"),
+    [
+        (300, 2**17, 32, 300),  # 37 MiB
+        (1000, 10, 10, 1000),
+        (1500, 10, 10, 1020),  # 1,024 samples, in whole batches
+        (80, 2**20, 4, 64),  # 64 MiB
+        (80, 2**20, 70, 70),  # a batch
+    ],
+)
+def test_however_short_the_time_a_small_store_is_measured_whole_and_of_another_as_much(
+    tmp_path, count, nbytes, batch, taken
+):
+    arrays = {"x": np.zeros((count, nbytes), np.uint8)}
+    store = write_store(tmp_path / "store", arrays, batch)
+    bench = run_bench(store, Settings(batch, rounds=4, seconds=1e-6, memory="1GiB"))
+    assert bench.samples == taken
+    assert {len(each.seconds) for each in bench.standings} == {bench.rounds} == {1}
+    assert any(note.startswith("ended after 1 of 4 rounds") for note in bench.notes)
+    assert "one round does not show how far the figures vary" in bench.notes
+
+
+def test_with_more_time_more_samples_are_measured_and_all_rounds(tmp_path):
+    store = write_store(tmp_path / "store", {"x": np.zeros((3000, 10), np.uint8)}, 100)
+    bench = run_bench(store, Settings(100, rounds=2, seconds=600))
+    assert (bench.samples, bench.rounds) == (3000, 2)
+
+
+def test_the_time_counts_from_when_the_work_began(tmp_path):
+    store = write_store(tmp_path / "store", {"x": np.zeros((3000, 10), np.uint8)}, 100)
+    bench = run_bench(store, Settings(100, rounds=2, seconds=600), start=time.monotonic() - 1000)
+    assert (bench.samples, bench.rounds) == (1000, 1)
+
+
+def test_a_round_before_those_that_count_is_run_once_and_short_runs_are_not_repeated_in_it(tmp_path):
+    store = write_store(tmp_path / "store", {"x": np.zeros((40, 10), np.uint8)}, 4)
+    settings = Settings(4, rounds=2, seconds=600)
+    course = Course(store, settings, None, 10**9, exceeds=False, cold=False)
+    calls: list[tuple[str, int]] = []
+
+    def counting(contender: Contender) -> Contender:
+        def prepare(number: int) -> Callable[[], float]:
+            work = contender.prepare(number)
+            return lambda: calls.append((contender.name, number)) or work()
+
+        return dataclasses.replace(contender, prepare=prepare)
+
+    made = course.contenders
+    course.contenders = lambda part: list(map(counting, made(part)))  # type: ignore[method-assign]
+    part, contenders, warm = course.fitting(time.monotonic() + 600)
+    assert (part.samples, warm) == (40, True)
+    assert sorted(calls) == sorted((each.name, 0) for each in contenders)
 
 
 def test_progress_is_told_up_to_the_end(tmp_path):

@@ -37,10 +37,13 @@ if TYPE_CHECKING:
 __all__ = ["Bench", "Settings", "run_bench"]
 
 LEAST_SECONDS: Final = 0.1
-"""What takes less is done again, since some contenders take far longer than others."""
+"""What takes less is done again if there is time, since some contenders take far longer than others."""
 
 _SHORT_SECONDS: Final = LEAST_SECONDS / MOST_TIMES
 """What takes less is told to be too short to rely on, although it was done several times."""
+
+_OVERTIME: Final = 1.5
+"""How many times as long as asked for measuring takes, at most: what has begun is worth a round more."""
 
 _STAYED: Final = 0.01
 """Share of a file's bytes that may stay in the page cache when it is dropped."""
@@ -87,7 +90,9 @@ class Bench:
     notes: tuple[str, ...]
 
 
-def run_bench(store: Store, settings: Settings, progress: Progress | None = None) -> Bench:
+def run_bench(
+    store: Store, settings: Settings, progress: Progress | None = None, *, start: float | None = None
+) -> Bench:
     """Measure the loading of a store.
 
     Parameters
@@ -98,6 +103,8 @@ def run_bench(store: Store, settings: Settings, progress: Progress | None = None
         How to measure.
     progress : Progress, optional
         Told about samples as they are delivered.
+    start : float, optional
+        When `settings.seconds` began, by `time.monotonic`: by default now.
 
     Returns
     -------
@@ -111,6 +118,7 @@ def run_bench(store: Store, settings: Settings, progress: Progress | None = None
     SourceError
         If the files of `settings.source` are not those that the store was made from.
     """
+    start = time.monotonic() if start is None else start
     progress = progress or SilentProgress()
     store.expect_all_files(store.layout.fields)
     paths = [path for _, _, path in chunk_files(store, store.layout.chunks)]
@@ -122,13 +130,18 @@ def run_bench(store: Store, settings: Settings, progress: Progress | None = None
     course = Course(store, settings, arrays, memory, exceeds=exceeds, cold=cold)
     if settings.samples is None:
         progress.note("finding out how many samples to measure")
-        part = course.fitting()
+        part, contenders, warm = course.fitting(start + settings.seconds)
     else:
         part = course.part(settings.samples)
+        contenders, warm = course.contenders(part), False
     many = f"{settings.rounds} round{'s' * (settings.rounds > 1)}"
     progress.note(f"measuring {part.samples:,} of {len(store):,} samples, {many}")
-    contenders = course.contenders(part)
-    rounds = _measure(contenders, settings, progress, store.layout.sample_nbytes, cold=cold)
+    numbers = range(1 if cold or warm else 0, settings.rounds + 1)
+    progress.start(sum(each.samples for each in contenders) * len(numbers), store.layout.sample_nbytes)
+    try:
+        rounds = _measure(contenders, settings, numbers, start, progress, cold=cold)
+    finally:
+        progress.close()
     found = standings(contenders, rounds)
     window = part.window_that_fits()
     return Bench(
@@ -149,14 +162,19 @@ def run_bench(store: Store, settings: Settings, progress: Progress | None = None
 def _measure(
     contenders: Sequence[Contender],
     settings: Settings,
+    numbers: range,
+    start: float,
     progress: Progress,
-    sample_nbytes: int,
     *,
     cold: bool,
 ) -> list[list[Run]]:
-    """Run the rounds; where the page cache stays as it is, after one that does not count."""
-    numbers = range(1 if cold else 0, settings.rounds + 1)
-    progress.start(sum(contender.samples for contender in contenders) * len(numbers), sample_nbytes)
+    """Run the rounds with these numbers, of which 0 does not count: it warms the page cache up.
+
+    Where the time decides, short runs are done again within it, and no round is begun that ends after it.
+    """
+    timed = settings.samples is None
+    left = max(0.0, start + settings.seconds - time.monotonic())
+    least = min(LEAST_SECONDS, left / len(numbers) / len(contenders)) if timed else LEAST_SECONDS
     done = 0
 
     def count(contender: Contender) -> None:
@@ -165,17 +183,14 @@ def _measure(
         progress.at(done)
 
     rounds: list[list[Run]] = []
-    start = time.monotonic()
-    try:
-        for number in numbers:
-            runs = one_round(contenders, number, cold=cold, done=count, least_seconds=LEAST_SECONDS)
-            if number:
-                rounds.append(runs)
-            late = settings.samples is None and time.monotonic() - start > 2 * settings.seconds
-            if late and rounds:
-                break
-    finally:
-        progress.close()
+    for number in numbers:
+        began = time.monotonic()
+        runs = one_round(contenders, number, cold=cold, done=count, least_seconds=least if number else 0)
+        if number:
+            rounds.append(runs)
+        now = time.monotonic()
+        if timed and rounds and now + (now - began) > start + _OVERTIME * settings.seconds:
+            break
     return rounds
 
 
@@ -227,7 +242,9 @@ def _notes(
             "are in use, or not on the disk yet, or on a file system in memory; the figures are not cold"
         )
     if rounds < settings.rounds:
-        notes.append(f"ended after {rounds} of {settings.rounds} rounds, which took twice the time there was")
+        notes.append(f"ended after {rounds} of {settings.rounds} rounds, as the time was over (--seconds)")
+    if rounds == 1:
+        notes.append("one round does not show how far the figures vary")
     shortest = min(min(each.seconds) for each in found if each.kind == "loader")
     if shortest < _SHORT_SECONDS:
         notes.append(f"the shortest run took {shortest * 1e3:.1f} ms: too short to rely on its figure")

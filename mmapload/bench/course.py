@@ -12,19 +12,15 @@ from mmapload.bench.rounds import file_bytes, one_round
 from mmapload.bench.source import sources
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mmapload.bench.rounds import Contender
     from mmapload.bench.source import Arrays
     from mmapload.store import Store
 
 __all__ = ["Course", "Settings"]
 
-_MEASURING: Final = 0.7
-"""Share of the time that goes to measuring, and to warming up for it; the rest finds out how much fits."""
-
-_GROWTH: Final = 8
-"""How many times more samples are tried next, at most: a short round tells little of a long one."""
+_TRIAL_BYTES: Final = 2**26
+_TRIAL_SAMPLES: Final = 1024
+"""What is tried first, of a store no larger than that all of it: it takes about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +122,30 @@ class Course:
                 found.append(decoding(self.store, files, held, size))
         return found
 
-    def fitting(self) -> Part:
-        """Measure ever more samples until a round takes a good part of its time; return what fills it."""
-        share = _MEASURING * self.settings.seconds / (self.settings.rounds + (not self.cold))
-        samples, first = self.settings.batch_size, True
-        while True:
-            part = self.part(samples)
-            contenders = self.contenders(part)
-            seconds = self._seconds(contenders)
-            if first or (seconds < share and not self.cold):
-                seconds = self._seconds(contenders)  # without what happens once: reading from the disk, say
-            first = False
-            if seconds >= share / 4:
-                return self.part(max(1, int(part.samples * share / seconds)))
-            if part.samples == len(self.store):
-                return part
-            del contenders  # what they hold, buffers and workers, goes before others come
-            samples = int(part.samples * min(_GROWTH, share / 2 / seconds))
+    def fitting(self, deadline: float) -> tuple[Part, list[Contender], bool]:
+        """Find a part whose rounds end at about the deadline, by a round over 64 MiB or 1,024 samples.
 
-    def _seconds(self, contenders: Sequence[Contender]) -> float:
-        start = time.perf_counter()
+        Parameters
+        ----------
+        deadline : float
+            By `time.monotonic`.
+
+        Returns
+        -------
+        tuple
+            The part, its contenders, and whether they have run once.
+        """
+        start = time.monotonic()
+        fewest = min(_TRIAL_SAMPLES, _TRIAL_BYTES // max(1, self.store.layout.sample_nbytes))
+        part = self.part(max(self.settings.batch_size, fewest))
+        contenders = self.contenders(part)
+        made = time.monotonic()
         one_round(contenders, 0, cold=self.cold, done=lambda _: None)
-        return time.perf_counter() - start
+        end = time.monotonic()
+        left = deadline - end - (made - start)  # others have to be made, too: workers are started
+        share = left / (self.settings.rounds + (not self.cold))
+        larger = self.part(max(1, int(part.samples * share / (end - made))))
+        if larger.samples <= part.samples:
+            return part, contenders, True
+        del contenders  # what they hold, buffers and workers, goes before others come
+        return larger, self.contenders(larger), False

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import time
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -32,7 +33,8 @@ interleaved, and medians shown. The last line says what bounds loading.
 
 The page cache is taken as it is, unless --cold drops the files from it before each run, or the store exceeds
 the memory budget, so that training would find them dropped. Caches below, of a disk array or a host, stay.
-Of a large store, the first samples are measured, as many as fit in the time."""
+Of a large store, the first samples are measured, as many as fit in the time: 64 MiB or 1,024 samples at
+least, whichever is less, and one round."""
 EXAMPLES: Final = """\
 examples:
   mmapload bench train.mml
@@ -64,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_seconds,
         default=30.0,
         metavar="S",
-        help="about how long to take; decides how many samples are loaded (default 30)",
+        help="about how long to take in all; decides how many samples are loaded (default 30)",
     )
     parser.add_argument(
         "--samples",
@@ -91,6 +93,7 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit status."""
+    start = time.monotonic()  # before what takes time to import
     from mmapload.store import open_store
 
     store = open_store(arguments.store)
@@ -108,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
         cold=arguments.cold,
         source=None if arguments.source is None else os.path.abspath(arguments.source),
     )
-    bench = run_bench(store, settings, progress_to(quiet=arguments.quiet))
+    bench = run_bench(store, settings, progress_to(quiet=arguments.quiet), start=start)
     if arguments.json:
         print(json.dumps(_told(store, bench), indent=2))
     else:
