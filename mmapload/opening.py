@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
+import shlex
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -45,8 +46,15 @@ class _Unreadable(Exception):  # noqa: N818 - it ends in read_layout, as one of 
     """There is something at a path, and it is not what a store has there."""
 
 
-def read_layout(folder: str) -> StoreLayout:
+def read_layout(folder: str, given: str = "") -> StoreLayout:
     """Read the layout of the finished store in a folder.
+
+    Parameters
+    ----------
+    folder : str
+        Absolute.
+    given : str
+        The same as the user wrote it, for a command to type.
 
     Raises
     ------
@@ -60,7 +68,7 @@ def read_layout(folder: str) -> StoreLayout:
     except _Unreadable as problem:
         raise LayoutError(folder, [str(problem)]) from None
     if text is None:
-        raise StoreNotFoundError(_what_is_there(folder))
+        raise StoreNotFoundError(_what_is_there(folder, given or folder))
     document, problems = parse_document(text, METADATA)
     if not document and problems:
         raise LayoutError(folder, problems)
@@ -156,7 +164,7 @@ def _read(path: str, where: str) -> bytes | None:
         raise _Unreadable(f"{where}: cannot be read ({error.strerror})") from error
 
 
-def _what_is_there(folder: str) -> str:
+def _what_is_there(folder: str, given: str) -> str:
     parent, name = os.path.split(folder)
     if os.path.isdir(os.path.join(parent, f".{name}.partial")):
         return (
@@ -166,7 +174,8 @@ def _what_is_there(folder: str) -> str:
     if os.path.islink(folder) and not os.path.exists(folder):
         return f"{folder} is a symbolic link to {os.readlink(folder)}, where there is nothing"
     if not os.path.exists(folder):
-        return f"there is no store at {folder}; `mmapload preprocess SOURCE {name} --batch-size B` makes one"
+        command = f"mmapload preprocess SOURCE {shlex.quote(given)} --batch-size B"
+        return f"there is no store at {folder}; `{command}` makes one"
     kind = "a folder without zarr.json" if os.path.isdir(folder) else "a file"
     return (
         f"{folder} is {_other_format(folder) or kind}, not a store; give the folder that "

@@ -308,4 +308,4 @@ def open_store(path: StrPath) -> Store:
     if sys.byteorder != "little":
         raise MmaploadError("stores are little-endian, and this machine is not: it is not supported")
     folder = os.path.abspath(os.fspath(path))
-    return Store(folder, read_layout(folder))
+    return Store(folder, read_layout(folder, os.fspath(path)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
+import shlex
 import pickle
 import socket
 import stat
@@ -263,3 +265,18 @@ def test_a_link_to_nothing_is_named(tmp_path):
     os.symlink("gone", tmp_path / "link")
     with pytest.raises(StoreNotFoundError, match="a symbolic link to gone, where there is nothing"):
         open_store(tmp_path / "link")
+
+
+def test_where_nothing_is_the_command_that_makes_a_store_has_the_path_as_it_was_given(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for path, typed in (
+        ("v v.mml", "'v v.mml'"),
+        ("../a/b.mml", "../a/b.mml"),
+        (tmp_path / "c'", None),
+    ):
+        with pytest.raises(StoreNotFoundError, match="there is no store at /") as raised:
+            open_store(path)
+        (command,) = re.findall("`(.*)`", str(raised.value))
+        assert typed is None or typed in command
+        words = ["mmapload", "preprocess", "SOURCE", os.fspath(path), "--batch-size", "B"]
+        assert shlex.split(command) == words
