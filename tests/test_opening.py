@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import os
+import pickle
 import re
 import shlex
-import pickle
 import socket
 import stat
 from typing import TYPE_CHECKING, Any
