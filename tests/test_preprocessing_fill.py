@@ -15,6 +15,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from mmapload.cli.fill import parse_fill
 from mmapload.errors import SourceError, StateMismatchError
 from mmapload.layout import CORE_DTYPES
 from mmapload.preprocessing import execute, plan_preprocess, preprocess
@@ -323,8 +324,33 @@ def test_what_cannot_stand_in_is_refused_by_name_before_anything_is_written(
 
 
 def test_a_field_that_is_not_selected_cannot_be_filled(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="fill: 'y' is not among the fields that are taken, 'x', 'flow'"):
-        preprocess(samples(3), tmp_path / "out", BATCH, fields="x,y=flow", fill={"y": 0})
+    with pytest.raises(ValueError, match="fill: 'z' is not among the fields that are taken, 'x', 'flow'"):
+        preprocess(samples(3), tmp_path / "out", BATCH, fields="x,y=flow", fill={"z": 0})
+
+
+def test_a_stand_in_goes_by_the_new_name_and_whoever_gives_the_old_one_is_told_so(tmp_path: Path) -> None:
+    words = "fill: 'y' is taken under the name 'flow', .*give 'flow' in place of 'y'"
+    with pytest.raises(ValueError, match=words):
+        preprocess(lacking({1}), tmp_path / "out", BATCH, fields="x,y=flow", fill={"y": 0})
+    store = preprocess(lacking({1}), tmp_path / "out", BATCH, fields="x,y=flow", fill={"flow": 0})
+    assert not stored(store, "flow")[1].any()
+
+
+@KINDS
+def test_of_fields_that_are_swapped_or_nowhere_it_is_said_what_works(tmp_path: Path, kind: Kind) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with pytest.raises(SourceError, match=r"has no array 'frames', 'nope'") as raised:
+        preprocess(kind(first, samples(3)), tmp_path / "out", BATCH, fields="frames=x,nope")
+    told = str(raised.value)
+    assert "given as old=new: did you mean x=frames?" in told
+    assert "--fill x" not in told
+    typed = told[told.rindex("--fill ") :].split()[1]
+    assert typed == "nope=0:float32:4x256x448"
+    right = kind(second, samples(3))
+    store = preprocess(right, tmp_path / "out", BATCH, fields="x=frames,nope", fill=parse_fill([typed]))
+    assert store.fields == ("frames", "nope")
 
 
 # bad samples, interrupted runs

@@ -71,8 +71,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--fill",
         action="append",
         metavar="A=VALUE",
-        help="store a number where a sample lacks array A, as in flow=0; may be given again. If no sample "
-        "has A, say dtype and shape as well: flow=0:float32:2x256x448, or label=-1:int64: for single numbers",
+        help="store a number where a sample lacks array A, as in flow=0; may be given again. If --fields "
+        "renames A, give the new name. If no sample has A, say dtype and shape as well: "
+        "flow=0:float32:2x256x448, or label=-1:int64: for single numbers",
     )
     parser.add_argument(
         "--shuffle",

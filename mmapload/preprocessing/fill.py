@@ -98,6 +98,11 @@ def check_fill(
         raise TypeError(f"fill: expected a mapping such as {{'flow': 0}}, found {fill!r}")
     checked: dict[str, Number | StandIn] = {}
     for field, value in (fill or {}).items():
+        if fields is not None and field in fields and field not in fields.values():
+            raise ValueError(
+                f"fill: {field!r} is taken under the name {fields[field]!r}, and a stand-in goes by that: "
+                f"give {fields[field]!r} in place of {field!r}"
+            )
         if fields is not None and field not in fields.values():
             taken = ", ".join(repr(name) for name in fields.values())
             raise ValueError(f"fill: {field!r} is not among the fields that are taken, {taken}: add it there")

@@ -6,9 +6,9 @@ import shlex
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Mapping
 
-__all__ = ["absent_fields", "fill_advice"]
+__all__ = ["absent_fields", "fill_advice", "selection_advice"]
 
 
 def absent_fields(
@@ -48,3 +48,32 @@ def fill_advice(fields: Iterable[str]) -> str:
     named = list(fields)
     options = " ".join(f"--fill {shlex.quote(f'{field}=0')}" for field in named)
     return f"where an array is missing, a value can stand in: {options} (fill={dict.fromkeys(named, 0)})"
+
+
+def selection_advice(absent: Mapping[str, str], found: Collection[str]) -> str:
+    """Write what to do where arrays that were selected are missing in a sample.
+
+    Parameters
+    ----------
+    absent : mapping of str to str
+        The names that were not found, and those of their fields.
+    found : collection of str
+        The names of the sample's arrays.
+
+    Examples
+    --------
+    >>> print(selection_advice({"frames": "images"}, ["images"]))
+    fields are given as old=new: did you mean images=frames?
+    """
+    swapped = {old: new for old, new in absent.items() if new in found}
+    others = [new for old, new in absent.items() if old not in swapped]
+    parts = []
+    if swapped:
+        turned = ",".join(f"{new}={old}" for old, new in swapped.items())
+        parts.append(f"fields are given as old=new: did you mean {turned}?")
+    if others:
+        example = shlex.quote(f"{others[0]}=0:float32:4x256x448")
+        parts.append(
+            f"{fill_advice(others)}; where no sample has it, with its dtype and shape, as in --fill {example}"
+        )
+    return "; ".join(parts)

@@ -19,7 +19,7 @@ import numpy as np
 
 from mmapload.errors import SourceError, shown
 from mmapload.sources import ArraySpec
-from mmapload.sources.absent import absent_fields, fill_advice
+from mmapload.sources.absent import absent_fields, fill_advice, selection_advice
 from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
 from mmapload.sources.signatures import archive_kind
 from mmapload.sources.zipdir import read_directory
@@ -209,8 +209,7 @@ class NpzSource:
             raise SourceError(
                 npz.path,
                 None,
-                f"has no array {_listed(absent)}; it has {_listed(keys)} (fields are given as old=new); "
-                + fill_advice(absent.values()),
+                f"has no array {_listed(absent)}; it has {_listed(keys)}; {selection_advice(absent, keys)}",
             )
         return {field: keys[key] for key, field in self._fields.items() if key in keys}
 

@@ -11,7 +11,7 @@ import numpy as np
 from mmapload.errors import SourceError
 from mmapload.layout import CORE_DTYPES
 from mmapload.sources import ArraySpec
-from mmapload.sources.absent import absent_fields, fill_advice
+from mmapload.sources.absent import absent_fields, fill_advice, selection_advice
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -164,7 +164,7 @@ def select(sample: Any, fields: Mapping[str, str] | None, where: str, optional: 
     absent = {name: field for name, field in fields.items() if name not in sample and field not in optional}
     if absent:
         what = f"has no array {_listed(absent)}; it has {_listed(sample)}"
-        raise SourceError(where, None, f"{what}; {fill_advice(absent.values())}")
+        raise SourceError(where, None, f"{what}; {selection_advice(absent, sample)}")
     try:
         return {field: sample[name] for name, field in fields.items() if name in sample}
     except Exception as error:
