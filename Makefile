@@ -6,7 +6,7 @@ PY := .venv/bin/python
 READY := .venv/ready
 CHARTS := .venv/charts-ready
 
-.PHONY: demo test check fuzz format bench clean
+.PHONY: demo test check fuzz format bench bench-peers clean
 
 $(READY): pyproject.toml
 	@echo "setting up .venv: this takes a minute or two, the first time"
@@ -46,6 +46,12 @@ $(CHARTS): $(READY)
 bench: $(CHARTS)
 	$(PY) benchmarks/compare_npz.py --json bench-data/compare_npz.json --chart bench-data/compare_npz.png
 	$(PY) benchmarks/preprocess_speed.py
+
+# The tables in docs/benchmarks.md, with the projects that are installed in .venv; PEERS_PY names another python.
+PEERS_PY ?= $(PY)
+bench-peers: $(CHARTS)
+	$(PEERS_PY) benchmarks/compare_peers.py --rounds 2 --settings warm limited \
+		--json bench-data/compare_peers.json --chart bench-data/compare_peers.png
 
 clean:
 	rm -rf demo-data bench-data build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -67,9 +67,9 @@ OUR_WAYS = frozenset(
 )
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None, peers: Sequence[Peer]) -> argparse.Namespace:
     """Read the command line."""
-    names = [NPZ, *(peer.name for peer in PEERS), OURS]
+    names = [NPZ, *(peer.name for peer in peers), OURS]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -82,6 +82,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--data", type=Path, default=Path("bench-data"), help="where copies are made and kept"
     )
+    parser.add_argument("--remove", action="store_true", help="remove the peers' copies in the end")
     parser.add_argument(
         "--patience", type=float, default=90, help="seconds after which an epoch is cut short, and said to be"
     )
@@ -150,6 +151,11 @@ def converted(peer: Peer, case: Case, folder: Path) -> str | None:
     return None
 
 
+def copy_of(peer: Peer, arguments: argparse.Namespace, case: Case) -> Path:
+    """Name the folder of a peer's copy of the data."""
+    return arguments.data / f"{peer.name}-{Path(case.files[0]).parent.name.removeprefix('npz-')}"
+
+
 def contenders_of(peer: Peer, case: Case, folder: Path) -> list[Contender]:
     """List a peer's ways to load as contenders."""
     found = []
@@ -170,7 +176,7 @@ def contenders_of(peer: Peer, case: Case, folder: Path) -> list[Contender]:
 
 
 def gather(
-    arguments: argparse.Namespace, case: Case, peers: Sequence[Peer] = PEERS
+    arguments: argparse.Namespace, case: Case, peers: Sequence[Peer]
 ) -> tuple[list[Contender], dict[str, str], dict[str, str]]:
     """List who takes part, who does not and why, and the versions of all that do."""
     ours = contenders.all_contenders(case.files, case.store, case.batch)
@@ -179,7 +185,7 @@ def gather(
     for peer in peers:
         if peer.name not in arguments.peers:
             continue
-        folder = arguments.data / f"{peer.name}-{Path(case.files[0]).parent.name.removeprefix('npz-')}"
+        folder = copy_of(peer, arguments, case)
         reason = usable(peer) or converted(peer, case, folder)
         if reason:
             left_out[peer.name] = reason
@@ -226,7 +232,7 @@ def run(arguments: argparse.Namespace, case: Case, taking_part: list[Contender])
 
 def main(arguments: Sequence[str] | None = None, peers: Sequence[Peer] = PEERS) -> None:
     """Make what is missing, compare, print, draw."""
-    options = parse(arguments)
+    options = parse(arguments, peers)
     for number in STOPS:  # what was started is ended, and cgroups are removed, on the way out
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
@@ -236,6 +242,10 @@ def main(arguments: Sequence[str] | None = None, peers: Sequence[Peer] = PEERS) 
     except (WrongSamplesError, LaunchError, mmapload.MmaploadError) as error:
         raise SystemExit(f"{type(error).__name__}: {error}") from error
     tell(options, source, case, sections, machine() | versions, left_out)
+    if options.remove:
+        for peer in peers:
+            if peer.name in options.peers:
+                shutil.rmtree(copy_of(peer, options, case), ignore_errors=True)
 
 
 def tell(
