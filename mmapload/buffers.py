@@ -22,14 +22,17 @@ __all__ = ["BufferPool"]
 class _Lease:
     """What an array over pooled memory holds on to: gives the memory back when it is collected."""
 
-    __slots__ = ("__array_interface__", "idle", "memory")
+    __slots__ = ("__array_interface__", "idle", "leased", "memory")
 
-    def __init__(self, memory: Bytes, idle: deque[Bytes]) -> None:
+    def __init__(self, memory: Bytes, idle: deque[Bytes], leased: set[int]) -> None:
         self.memory = memory
         self.idle = idle
+        self.leased = leased
         self.__array_interface__: dict[str, Any] = memory.__array_interface__
+        leased.add(id(memory))
 
     def __del__(self) -> None:
+        self.leased.discard(id(self.memory))
         # A deque of bounded length forgets its oldest entry; appending needs no lock, and so cannot
         # deadlock when the collector runs this in the middle of `take`.
         self.idle.append(self.memory)
@@ -43,6 +46,11 @@ class BufferPool:
     idle : int
         How many unused buffers are kept, whatever their sizes; more are returned to the system.
 
+    Attributes
+    ----------
+    made : int
+        Buffers that were made so far, because none could be used again.
+
     Examples
     --------
     >>> pool = BufferPool(idle=2)
@@ -55,7 +63,13 @@ class BufferPool:
 
     def __init__(self, idle: int) -> None:
         self._idle: deque[Bytes] = deque(maxlen=idle)
+        self._leased: set[int] = set()
         self.made = 0
+
+    @property
+    def in_use(self) -> int:
+        """Number of buffers that somebody holds."""
+        return len(self._leased)
 
     def take(self, nbytes: int) -> Bytes:
         """Return `nbytes` of page-aligned memory, holding whatever was there before."""
@@ -64,7 +78,7 @@ class BufferPool:
         if memory is None:
             self.made += 1
             memory = map_anonymous(rounded)
-        return np.asarray(_Lease(memory, self._idle))[:nbytes]
+        return np.asarray(_Lease(memory, self._idle, self._leased))[:nbytes]
 
     def _find(self, nbytes: int) -> Bytes | None:
         """Take an idle buffer of this size out; those of other sizes become the oldest."""

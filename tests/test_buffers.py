@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,6 +166,45 @@ def test_a_collection_of_garbage_in_the_middle_of_taking_neither_blocks_nor_lose
         gc.set_threshold(*threshold)
     assert pool.made < 100
     assert idle_bytes(pool) <= 4 * PAGE
+
+
+def test_buffers_in_use_are_counted_until_their_last_array_is_gone() -> None:
+    pool = BufferPool(idle=1)
+    live = [pool.take(size) for size in (1, PAGE, 5 * PAGE)]
+    parts = [each[:1] for each in live]
+    del live
+    assert pool.in_use == 3
+    while parts:
+        parts.pop()
+        assert pool.in_use == len(parts)
+    again = pool.take(PAGE)
+    assert pool.in_use == 1
+    del again
+
+
+def huge_bytes(address: int) -> int:
+    """How much of the map that holds an address is in huge pages, as the system says."""
+    inside = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        place = re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line)
+        if place:
+            inside = int(place[1], 16) <= address < int(place[2], 16)
+        elif inside and line.startswith("AnonHugePages:"):
+            return 1024 * int(line.split()[1])
+    return 0
+
+
+def test_large_buffers_lie_in_huge_pages_where_the_system_has_them() -> None:
+    setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not setting.exists() or "[never]" in setting.read_text():
+        pytest.skip("the system gives no transparent huge pages")
+    free = re.search(r"^MemFree: +(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    if free is None or int(free[1]) < 2**19:
+        pytest.skip("too little free memory for huge pages to be expected")
+    pool = BufferPool(idle=1)
+    buffer = pool.take(2**25)
+    buffer.fill(1)
+    assert huge_bytes(buffer.ctypes.data + 2**24) >= 2**24
 
 
 def test_arrays_over_buffers_that_live_until_the_interpreter_ends_are_freed_in_silence() -> None:
