@@ -66,23 +66,39 @@ def test_the_last_equals_sign_ends_the_name_so_that_any_name_can_be_given():
         (["x"], "expected FIELD=VALUE.*found 'x'"),
         (["=0"], "expected FIELD=VALUE"),
         (["x="], "expected FIELD=VALUE"),
-        (["x=zero"], "expected FIELD=VALUE.*found 'x=zero'"),
-        (["x=1e999"], "expected FIELD=VALUE"),
-        (["x=1e-999"], "expected FIELD=VALUE"),
-        (["x=0:float32"], "FIELD=VALUE:DTYPE:SHAPE"),
-        (["x=0:float32:2:3"], "FIELD=VALUE:DTYPE:SHAPE"),
-        (["x=0:float33:2"], "'float33' is no dtype of a store; it holds bool, int8"),
+        (["x=zero"], "in 'x=zero' the value 'zero' is no number.*expected for example 0, "),
+        (["x=1e999"], "the value '1e999' is no number"),
+        (["x=1e-999"], "the value '1e-999' is no number"),
+        (["x=y:float32:4x64x112"], "in 'x=y:float32:4x64x112' the value 'y' is no number"),
+        (["x=:float32:2"], "the value '' is no number"),
+        (
+            ["x=0:float32"],
+            "no shape follows the dtype 'float32'; .* x=0:float32:4x256x448, or x=0:float32: for",
+        ),
+        (["x=0:float32:2:3"], "'3' follows the shape '2'; .* x=0:float32:4x256x448"),
+        (["x=0:float33:2"], "'float33' is no dtype of a store, which holds bool, int8"),
         (["x=0::2"], "'' is no dtype"),
         (["x=0:object:2"], "'object' is no dtype"),
-        (["x=0:float32:2,3"], "'2,3' is no shape such as 4x256x448"),
-        (["x=0:float32:2x"], "'2x' is no shape"),
-        (["x=0:float32:-2"], "'-2' is no shape"),
-        (["x=0:float32:99999999999x99999999999"], "is no shape"),
-        (["x=0:float32:99999999999999999999"], "is no shape"),
+        (
+            ["x=0:float32:4,64,112"],
+            "the shape '4,64,112' has '4,64,112' for a length; .*4x256x448, whole num",
+        ),
+        (["x=0:float32:4x-64x112"], "the shape '4x-64x112' has '-64' for a length"),
+        (["x=0:float32:2x"], "the shape '2x' has '' for a length"),
+        (["x=0:float32:2.5"], "the shape '2.5' has '2.5' for a length"),
+        (
+            ["x=0:float32:99999999999x99999999999"],
+            "the shape '99999999999x99999999999' is more than an array",
+        ),
+        (["x=0:float32:99999999999999999999"], "is more than an array can have"),
+        (["x=0:float32:" + "9" * 5000], "is more than an array can have"),
+        (["x=0:float32:" + "1x" * 70 + "1"], "is more than an array can have"),
         (["x=300:uint8:2"], "'x' is uint8, which cannot hold 300: it holds whole numbers from 0 to 255"),
         (["x=0", "y=0", "x=1"], "'x' is there twice"),
     ],
 )
-def test_what_is_neither_form_is_refused_with_both(texts, words):
-    with pytest.raises(ValueError, match=f"^fill: .*{words}"):
+def test_what_is_wrong_is_named_with_what_is_right_and_without_words_of_python(texts, words):
+    with pytest.raises(ValueError, match=f"^fill: .*{words}") as raised:
         parse_fill(texts)
+    assert "literal" not in str(raised.value)
+    assert "broadcast" not in str(raised.value)

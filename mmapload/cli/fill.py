@@ -22,6 +22,7 @@ _FORMS: Final = (
     "FIELD=VALUE, or FIELD=VALUE:DTYPE:SHAPE such as flow=0:float32:2x256x448, "
     "or label=-1:int64: for one number a sample"
 )
+_SHAPE: Final = "4x256x448, whole numbers joined by x, or nothing for one number a sample"
 _WORDS: Final = {"true": True, "false": False}
 
 
@@ -53,14 +54,29 @@ def parse_fill(texts: Iterable[str]) -> dict[str, Number | npt.NDArray[Any]]:
     fill: dict[str, Number | npt.NDArray[Any]] = {}
     for text in texts:
         field, _, given = text.rpartition("=")
+        if not field or not given:
+            raise ValueError(f"fill: expected {_FORMS}, found {text!r}")
         value, *typed = given.split(":")
         number = _number(value.strip())
-        if not field or number is None or len(typed) not in {0, 2}:
-            raise ValueError(f"fill: expected {_FORMS}, found {text!r}")
+        if number is None:
+            raise _wrong(text, f"the value {value!r} is no number", "0, -1.5, 1e-3, nan, inf, true or 1+2j")
+        if len(typed) == 1:
+            raise _wrong(text, f"no shape follows the dtype {typed[0]!r}", _shaped(field, value, typed[0]))
+        if len(typed) > 2:
+            extra = ":".join(typed[2:])
+            raise _wrong(text, f"{extra!r} follows the shape {typed[1]!r}", _shaped(field, value, typed[0]))
         if field in fill:
             raise ValueError(f"fill: {field!r} is there twice")
-        fill[field] = _array(field, number, *typed) if typed else number
+        fill[field] = _array(text, field, number, *typed) if typed else number
     return fill
+
+
+def _wrong(text: str, what: str, example: str) -> ValueError:
+    return ValueError(f"fill: in {text!r} {what}; expected for example {example}")
+
+
+def _shaped(field: str, value: str, dtype: str) -> str:
+    return f"{field}={value}:{dtype}:4x256x448, or {field}={value}:{dtype}: for one number a sample"
 
 
 def _number(text: str) -> Number | None:
@@ -84,13 +100,16 @@ def _number(text: str) -> Number | None:
         return None
 
 
-def _array(field: str, number: Number, dtype: str, shape: str) -> npt.NDArray[Any]:
+def _array(text: str, field: str, number: Number, dtype: str, shape: str) -> npt.NDArray[Any]:
     if dtype not in CORE_DTYPES:
-        raise ValueError(
-            f"fill: {field!r}: {dtype!r} is no dtype of a store; it holds {', '.join(CORE_DTYPES)}"
-        )
+        what = f"{dtype!r} is no dtype of a store, which holds {', '.join(CORE_DTYPES)}"
+        raise _wrong(text, what, "float32")
     element = exactly(field, number, CORE_DTYPES[dtype])
+    lengths = shape.split("x") if shape else []
+    for length in lengths:
+        if not (length.isascii() and length.isdecimal()):
+            raise _wrong(text, f"the shape {shape!r} has {length!r} for a length", _SHAPE)
     try:
-        return np.broadcast_to(element, [int(length) for length in shape.split("x")] if shape else ())
-    except (ValueError, OverflowError) as error:
-        raise ValueError(f"fill: {field!r}: {shape!r} is no shape such as 4x256x448: {error}") from None
+        return np.broadcast_to(element, [int(length) for length in lengths])
+    except (ValueError, OverflowError):
+        raise _wrong(text, f"the shape {shape!r} is more than an array can have", _SHAPE) from None
