@@ -23,7 +23,7 @@ def convert(case: Case, folder: Path) -> None:
     """Write one sample a record, its fields end to end."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
-    # ArrayRecord's README, random access: group_size:1. Uncompressed, as the copies of all other peers are.
+    # ArrayRecord's "Performance Guide", random access: group_size:1. Uncompressed, as all other copies are.
     writer = ArrayRecordWriter(str(folder / "samples.arrayrecord"), "group_size:1,uncompressed")
     for arrays in samples(case):
         writer.write(b"".join(array.tobytes() for array in arrays.values()))

@@ -36,7 +36,7 @@ def ways(case: Case, folder: Path) -> list[Way]:
     def opened() -> dict[str, Any]:
         import h5py
 
-        # "FAQ", multiprocessing: a file is opened after the fork.
+        # "Parallel HDF5": open the file independently in each reader process, after the fork.
         file = h5py.File(folder / "samples.h5", "r")
         return {field.name: file[field.name] for field in case.store.layout.fields}
 
