@@ -638,13 +638,14 @@ def test_a_store_that_claims_more_than_any_memory_is_an_error(store, capsys, com
     assert printed + told
 
 
-def test_dry_run_says_what_an_unfinished_store_was_begun_with(source, out, capsys):
+def test_what_an_unfinished_store_was_begun_with_is_said_before_a_plan_that_is_refused(source, out, capsys):
     with open(f"{source}/z.npz", "wb") as file:
         file.write(b"PK")
     assert main(["preprocess", source, out, "--batch-size", "2", "--chunk-bytes", "1", "--quiet"]) == 1
     capsys.readouterr()
-    again = ["preprocess", source, out, "--chunk-bytes", "1", "--dry-run"]
-    assert main([*again, "--batch-size", "2"]) == 0
-    assert main([*again, "--batch-size", "4"]) == 1
-    assert "was begun with another batch size" in capsys.readouterr().err
-    assert main([*again, "--batch-size", "4", "--overwrite"]) == 0
+    again = ["preprocess", source, out, "--chunk-bytes", "1"]
+    for options in ([], ["--dry-run"]):
+        assert main([*again, "--batch-size", "4", *options]) == 1
+        assert "was begun with another batch size" in one_error(capsys)
+    assert main([*again, "--batch-size", "2", "--dry-run"]) == 0
+    assert main([*again, "--batch-size", "4", "--overwrite", "--dry-run"]) == 0

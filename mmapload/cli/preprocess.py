@@ -103,8 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
     from mmapload.progress import progress_to
 
     plan = _plan(sources, out, arguments)
+    check_unfinished(plan)  # before the plan is shown: it is refused
     if arguments.dry_run:
-        check_unfinished(plan)
         if not arguments.quiet:
             print(printable(plan.describe(), keep="\n"))
         return 0 if plan.fits else 1
