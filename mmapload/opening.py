@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import LayoutError, StoreNotFoundError, shown
 from mmapload.layout import RESERVED_GROUP
-from mmapload.metadata import parse_field, parse_root
+from mmapload.metadata import parse_field, parse_group, parse_root
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from mmapload.layout import FieldLayout, StoreLayout
 
-__all__ = ["METADATA", "identity_of", "read_layout", "root_document"]
+__all__ = ["METADATA", "identity_of", "read_layout", "read_reserved", "root_document"]
 
 METADATA: Final = "zarr.json"
 """The file of every group and array that says what is in it."""
@@ -99,24 +101,66 @@ def root_document(folder: str) -> dict[str, Any]:
     return parse_document(text or b"", METADATA)[0]
 
 
+def read_reserved(folder: str, arrays: Iterable[tuple[FieldLayout, int]]) -> tuple[dict[str, int], list[str]]:
+    """Read the documents of the reserved group and of its arrays, which opening a store does without.
+
+    Parameters
+    ----------
+    arrays : iterable of (FieldLayout, int)
+        What has to be there, and how long it is at least.
+
+    Returns
+    -------
+    lengths : dict of str to int
+        How long the arrays are, those whose documents are sound.
+    problems : list of str
+        What is wrong.
+    """
+    lengths = {}
+    document, problems = _read_document(folder, RESERVED_GROUP, "the root says that the group is there")
+    problems += parse_group(document, f"{RESERVED_GROUP}/{METADATA}") if document else []
+    for array, least in arrays:
+        name = f"{RESERVED_GROUP}/{array.name}"
+        document, found = _read_document(folder, name, "the root says that the array is there")
+        if document:
+            read, more = parse_field(array.name, document, least, 1, f"{name}/{METADATA}")
+            found += more
+            if not found and read != array:
+                found.append(f"{name}/{METADATA}: expected {array}, found {read}")
+        if not found:
+            lengths[array.name] = document["shape"][0]
+        problems += found
+    return lengths, problems
+
+
 def _read_field(folder: str, name: str, layout: StoreLayout) -> tuple[FieldLayout | None, list[str]]:
+    document, problems = _read_document(folder, name, f"the root says that there is a field {name!r}")
+    if not document and problems:
+        return None, problems
+    field, found = parse_field(name, document, layout.samples, layout.batch_size, f"{name}/{METADATA}")
+    return field, problems + found
+
+
+def _read_document(folder: str, name: str, promise: str) -> tuple[dict[str, Any], list[str]]:
+    """Read the `zarr.json` of a group or an array; empty where that is not possible, and a problem says why.
+
+    Parameters
+    ----------
+    promise : str
+        Why it should be there.
+    """
     where = f"{name}/{METADATA}"
     try:
         kind = _kind(os.path.join(folder, name), name)
         if kind not in {None, stat.S_IFDIR}:
-            return None, [f"{name}: expected a folder, found {_KINDS.get(kind, 'something else')}"]
+            return {}, [f"{name}: expected a folder, found {_KINDS.get(kind, 'something else')}"]
         text = _read(os.path.join(folder, name, METADATA), where) if kind else None
     except _Unreadable as problem:
-        return None, [str(problem)]
+        return {}, [str(problem)]
     if text is None:
         other = _other_format(os.path.join(folder, name)) if kind else None
-        there = f"there is {other}" if other else f"the root says that there is a field {name!r}"
-        return None, [f"{where}: missing; {there}"]
-    document, problems = parse_document(text, where)
-    if not document and problems:
-        return None, problems
-    field, found = parse_field(name, document, layout.samples, layout.batch_size, where)
-    return field, problems + found
+        return {}, [f"{where}: missing; {f'there is {other}' if other else promise}"]
+    return parse_document(text, where)
 
 
 def _links(folder: str) -> list[str]:

@@ -9,7 +9,7 @@ import contextlib
 import os
 import threading
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from mmapload.chunkfile import expect_checksum, open_chunk_file, read_chunk_file
 from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.errors import ChunkError, StateMismatchError
 from mmapload.mappings import drop_pages, map_private, populate
+from mmapload.opening import identity_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from mmapload.store import Store
 
 __all__ = ["BufferedReader", "ChunkArrays", "ChunkReader", "MappedReader", "reader_for"]
+
+DROP_BYTES: Final = 2**19
+"""Rows that were read in one piece are dropped behind from this size on; pages at the ends go with them."""
 
 ChunkArrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """The samples of one chunk: field name -> array of shape (samples, *field shape), writable, private."""
@@ -91,15 +95,6 @@ class ChunkReader(Protocol):
         """
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    """Return what tells a folder from another one at the same path: None if it is not there."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 class _Reader:
     def __init__(self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks) -> None:
         self.store = store
@@ -108,7 +103,7 @@ class _Reader:
         self.chunks_loaded = 0
         self.bytes_loaded = 0
         self.row_bytes_loaded = 0
-        self._root = _identity(store.path)
+        self._root = identity_of(store.path)
         self._counting = threading.Lock()
 
     @contextlib.contextmanager
@@ -129,7 +124,7 @@ class _Reader:
             self.row_bytes_loaded += 0 if chunks else nbytes
 
     def _refuse_replaced(self) -> None:
-        root = _identity(self.store.path)
+        root = identity_of(self.store.path)
         if root != self._root:
             raise StateMismatchError(
                 f"{self.store.path} was replaced by another store while it was in use; open it again",
@@ -224,6 +219,11 @@ class MappedReader(_Reader):
         with self._reading():
             for field, path in fields:
                 self._read_rows(field, path, chunk, rows.tolist(), into[field.name], places.tolist())
+                first, nbytes = int(rows[0]) * field.sample_nbytes, len(rows) * field.sample_nbytes
+                # A batch's part of a chunk comes once in an epoch. Of scattered rows, pages are shared with
+                # others; and what somebody has mapped to stay is not dropped.
+                if self.drop_behind and nbytes >= DROP_BYTES and (np.diff(rows) == 1).all():
+                    drop_pages(path, first, first + nbytes)
         self._finish(0, len(rows) * sum(field.sample_nbytes for field, _ in fields))
         return True
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from mmapload.dataset import ChunkDataset
-from mmapload.order import auto_window, epoch_order
+from mmapload.order import epoch_order
 from mmapload.ranks import find_ranks
 from mmapload.sizes import format_size
-from mmapload.windows import checked_integer, fit_window, levels_to_caller
+from mmapload.windows import checked_integer, fit_window, levels_to_caller, look_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from mmapload.order import EpochOrder, Mode, Remainder
     from mmapload.ranks import Ranks
+    from mmapload.windows import Lookahead
 
 __all__ = ["ChunkBatchSampler", "ChunkSampler"]
 
@@ -212,29 +213,29 @@ class ChunkSampler(DistributedSampler[int]):
         self._fresh = False
         order = self.order(self.epoch)
         residency, pid = self._chunk_dataset.residency, os.getpid()
-        ahead = self._ahead()
-        # How far training lags behind the sampler depends on a DataLoader that it cannot see.
-        lag = ahead // 4 if self.lag is None else self.lag
+        ahead = self._look_ahead()
         plan = order.uses(self.rank, self.num_replicas)
-        residency.follow(plan, rows_only=self.mode == "batch")
+        residency.follow(plan, rows_only=self.mode == "batch", kept=ahead.kept)
         try:
             for step, batch in enumerate(order.rank_batches(self.rank, self.num_replicas)):
                 if residency.follows(plan):  # not so once another iteration has begun
-                    residency.advance(step - lag, step + ahead)
+                    residency.advance(step - ahead.lag, step + ahead.steps)
                 yield batch
         finally:
             # A forked child may be the one that clears this iterator away; the residency is not its own.
             if os.getpid() == pid and residency.follows(plan):
                 residency.follow(())
 
-    def _ahead(self) -> int:
-        """Count the steps to load ahead: about a window, and what half the budget holds."""
-        layout = self._chunk_dataset.store.layout
-        window = self.window or auto_window(layout.samples, layout.chunk_length)
-        per_step = self.batch_size * self.num_replicas
-        nbytes = per_step * self._chunk_dataset.chunk_nbytes // layout.chunk_length
-        half = self._chunk_dataset.memory // 2 // max(1, nbytes)
-        return max(1, min(window // per_step, half))
+    def _look_ahead(self) -> Lookahead:
+        return look_ahead(
+            self.mode,
+            self._chunk_dataset.geometry,
+            global_batch=self.batch_size * self.num_replicas,
+            capacity=self._chunk_dataset.chunks_held,
+            window=self.window,
+            lanes=self.lanes,
+            lag=self.lag,
+        )
 
 
 class ChunkBatchSampler(BatchSampler):

@@ -1,9 +1,13 @@
-"""How many samples a shuffled window has: what was asked for, cut to what memory holds on every rank."""
+"""How many samples a shuffled window has, how far ahead of training chunks are loaded, and which stay.
+
+A window is what was asked for, cut to what memory holds on every rank.
+"""
 
 from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +16,29 @@ from mmapload.order import auto_window
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
-    from mmapload.order import Geometry
+    from mmapload.order import Geometry, Mode
     from mmapload.ranks import Ranks
 
-__all__ = ["checked_integer", "fit_window", "levels_to_caller"]
+__all__ = ["Lookahead", "checked_integer", "fit_window", "levels_to_caller", "look_ahead"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lookahead:
+    """What an epoch makes of the memory budget.
+
+    Attributes
+    ----------
+    steps : int
+        How many steps ahead of the sampler chunks are loaded.
+    lag : int
+        How many steps training is behind the sampler.
+    kept : int
+        How many chunks may stay from epoch to epoch beside those that are needed for that.
+    """
+
+    steps: int
+    lag: int
+    kept: int
 
 
 def checked_integer(name: str, value: object, least: int) -> int:
@@ -65,12 +88,7 @@ def fit_window(
         raise ValueError(f"window is a number of samples or 'auto', not {asked!r}")
     else:
         window = checked_integer("window", asked, 1)
-    # Two windows in a row touch one chunk more than their length says, since windows cut chunks; and one
-    # more again where they begin inside of chunks and the short last chunk lies between.
-    touched = -(-2 * window // length) + 1
-    if geometry.samples % length and (window % length or lanes > 1):
-        touched += 1
-    fits = capacity >= min(touched, geometry.chunks)
+    fits = capacity >= min(_touched(2, window, geometry, lanes), geometry.chunks)
     whole = max(1, min((capacity - 1) // 2, window // length)) * length
     room = max(whole // lanes * lanes, lanes)
     own = window if fits else min(window, room)
@@ -91,3 +109,62 @@ def fit_window(
             stacklevel=levels_to_caller(),
         )
     return agreed
+
+
+def _touched(windows: int, window: int, geometry: Geometry, lanes: int) -> int:
+    """Count the chunks that so many windows in a row may touch."""
+    # One chunk more than their length says, since windows cut chunks; and one more again where they begin
+    # inside of chunks and the short last chunk lies between.
+    cut = geometry.samples % geometry.chunk_length and (window % geometry.chunk_length or lanes > 1)
+    return -(-windows * window // geometry.chunk_length) + 1 + bool(cut)
+
+
+def look_ahead(
+    mode: Mode,
+    geometry: Geometry,
+    *,
+    global_batch: int,
+    capacity: int,
+    window: int | None = None,
+    lanes: int = 1,
+    lag: int | None = None,
+) -> Lookahead:
+    """Divide the memory budget among what is coming, what training still uses, and what stays.
+
+    Parameters
+    ----------
+    mode : {"window", "batch", "full", "sequential"}
+        The order.
+    geometry : Geometry
+        Of the store.
+    global_batch : int
+        Samples in a step of all ranks.
+    capacity : int
+        Chunks that the budget holds.
+    window, lanes : int
+        Of the order, if it has them.
+    lag : int, optional
+        Steps that training is behind; by default a quarter of the steps ahead, since that depends on a
+        loader that nobody here can see.
+
+    Examples
+    --------
+    >>> from mmapload.order import Geometry
+    >>> look_ahead("window", Geometry(1000, 10, 5), global_batch=5, capacity=50, window=100, lag=2)
+    Lookahead(steps=20, lag=2, kept=28)
+    """
+    held = capacity * geometry.chunk_length
+    if mode == "window" and window is not None:
+        steps = max(1, min(window, held // 2) // global_batch)
+        lag = steps // 4 if lag is None else lag
+        span = -(-max(window, global_batch) // window) * window  # whole windows of at least a batch
+        needed = _touched(2, span, geometry, lanes) + -(-lag * global_batch // geometry.chunk_length)
+    else:
+        # Unless all stays in memory, a quarter of it keeps the disk busy, or four chunks; the rest spares it
+        # work.
+        quarter = max(held // 4, min(held // 2, 4 * geometry.chunk_length))
+        part = held // 2 if capacity == geometry.chunks else quarter
+        steps = max(1, min(auto_window(geometry.samples, geometry.chunk_length), part) // global_batch)
+        lag = steps // 4 if lag is None else lag
+        needed = -(-(steps + lag + 1) * global_batch // geometry.chunk_length) + 1
+    return Lookahead(steps, lag, max(0, min(capacity, geometry.chunks) - needed))

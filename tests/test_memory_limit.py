@@ -67,6 +67,50 @@ class Samples:
         return {"x": x, "label": index}
 
 
+KEPT = """
+import json, os, pathlib, sys
+import mmapload
+from mmapload.measures import bytes_read
+from mmapload.mappings import drop_pages
+
+folder, path, shuffle = pathlib.Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+more = {"window": 64} if shuffle == "window" else {}
+dataset = mmapload.ChunkDataset(path, memory=int(sys.argv[4]))
+loader = mmapload.ChunkDataLoader(dataset, 16, shuffle=shuffle or None, **more)
+next(iter(mmapload.ChunkDataLoader(path, 2)))
+for file in pathlib.Path(path).rglob("c.*"):
+    drop_pages(str(file), 0, file.stat().st_size)
+(folder / "cgroup.procs").write_text(str(os.getpid()))
+told = []
+for _ in range(4):
+    before = bytes_read()
+    assert sorted(label for batch in loader for label in batch["label"].tolist()) == list(range(len(dataset)))
+    told.append(bytes_read() - before)
+peak = dataset.residency.counts.peak_bytes
+print(json.dumps({"read": told, "capacity": dataset.chunks_held, "peak": peak}))
+"""
+
+
+@pytest.mark.parametrize("shuffle", ["window", "batch", ""])
+def test_from_the_second_epoch_on_the_disk_is_spared_what_the_budget_keeps(
+    tmp_path: Path, shuffle: str
+) -> None:
+    data, memory = COUNT * SAMPLE, int(0.7 * LIMIT)
+    with evictable_folder(tmp_path) as folder, memory_cgroup(LIMIT) as cgroup:
+        store = preprocess(Samples(), folder / "store", BATCH, chunk_bytes="2MiB")
+        told = json.loads(run_python(KEPT, cgroup, store.path, shuffle, memory, timeout=120))
+    chunks = store.layout.chunks
+    # Two windows of 64 samples are 16 chunks, in order it is a quarter of the budget: the rest stays.
+    least = {"window": told["capacity"] - 24, "batch": told["capacity"] // 2, "": told["capacity"] // 2}[
+        shuffle
+    ]
+    assert least >= 8
+    assert told["peak"] <= memory
+    assert told["read"][0] >= 0.8 * data, "some may be in the page cache still"
+    for read in told["read"][1:]:
+        assert read <= data * (1 - least / chunks) * 1.02, told
+
+
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
 def test_three_shuffled_epochs_of_twice_the_limit_stay_inside_it_and_read_every_byte_at_most_once_each(
     tmp_path: Path, codec: str

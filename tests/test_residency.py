@@ -207,6 +207,71 @@ def test_chunks_that_all_fit_are_loaded_once_for_all_epochs_and_never_dropped(ca
     assert residency.holds_all
 
 
+@given(window_epochs(), st.integers(0, 9))
+@settings(max_examples=60)
+def test_chunks_that_stay_are_loaded_once_for_all_epochs_and_the_others_once_in_each(
+    case: tuple[Geometry, EpochOrder, int, int], kept: int
+) -> None:
+    geometry, order, needed, ahead = case
+    reader, residency = numbered(geometry.chunks, needed + kept)
+    used = set()
+    for _ in range(3):
+        residency.follow(order.uses(0, 1), kept=kept)
+        for step, chunks in batches(geometry, order):
+            residency.advance(step, step + ahead)
+            settle(residency)
+            for chunk in chunks:
+                residency.get(chunk)
+                used.add(chunk)
+        residency.advance(order.steps, order.steps)
+    settle(residency)
+    loads = Counter(reader.loaded)
+    if residency.holds_all:
+        kept = geometry.chunks
+    assert used <= set(loads) <= {use.chunk for use in order.uses(0, 1)}
+    repeats = 2 if order.remainder == "pad" else 1  # samples from the start are used again at the end
+    for chunk, count in loads.items():
+        assert count == 1 if chunk < kept else 3 <= count <= 3 * repeats
+    assert residency.counts.peak_bytes <= (needed + kept) * CHUNK
+    assert set(residency._resident) == {chunk for chunk in loads if chunk < kept}
+
+
+def test_rows_only_plans_hold_the_chunks_that_stay_and_bring_the_rows_of_others_into_the_page_cache() -> None:
+    reader, residency = numbered(chunks=8, capacity=6)
+    uses = [
+        Use(chunk, row, row + 2, 2 * chunk + row // 2, 2 * chunk + row // 2)
+        for chunk in range(8)
+        for row in (0, 2)
+    ]
+    for _ in range(2):
+        residency.follow(iter(uses), rows_only=True, kept=3)
+        residency.advance(0, 99)
+        settle(residency)
+    assert sorted(reader.loaded) == [0, 1, 2], "each of them whole, and once"
+    assert sorted(reader.warmed) == sorted(2 * [(use.chunk, use.start, use.stop) for use in uses[6:]])
+    reader.known.clear()
+    for use in (uses[0], uses[6], uses[6]):
+        residency.view(use.chunk, use.start, use.stop)
+    assert reader.known == [True, True, False], "rows that were brought in are dropped behind their view"
+
+
+def test_what_stays_gives_way_by_force_before_what_is_planned() -> None:
+    _reader, residency = numbered(chunks=9, capacity=3)
+    residency.follow([Use(0, 0, 1, 0, 0), Use(5, 0, 1, 0, 9)], kept=1)
+    residency.advance(0, 0)
+    settle(residency)
+    residency.get(7)
+    assert list(residency._resident) == [0, 5, 7] or list(residency._resident) == [5, 0, 7]
+    residency.advance(1, 1)
+    residency.get(8)
+    assert set(residency._resident) == {0, 5, 8}, "what nobody planned goes first"
+    residency.get(8)
+    residency.follow([Use(5, 0, 1, 0, 9), Use(8, 0, 1, 0, 9)])
+    residency.advance(0, 0)
+    residency.get(7)
+    assert set(residency._resident) == {5, 7, 8}, "then what only stays"
+
+
 def test_memory_of_a_dropped_chunk_is_free_at_once() -> None:
     reader, residency = numbered(10, 2)
     residency.follow([Use(0, 0, 1, 0, 0), Use(1, 0, 1, 1, 1)])
@@ -358,7 +423,7 @@ def test_a_new_plan_takes_the_place_of_the_old_one_while_chunks_are_on_their_way
     residency.advance(0, 3)
     settle(residency)
     assert set(residency._resident) == {10, 11, 12, 13}
-    assert set(reader.loaded) == {0, 1, 10, 11, 12, 13}
+    assert set(reader.loaded) == {*range(THREADS), 10, 11, 12, 13}
     assert residency.counts.peak_bytes <= 4 * CHUNK
 
 

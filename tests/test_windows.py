@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -11,7 +12,10 @@ from hypothesis import strategies as st
 
 from mmapload.order import Geometry, epoch_order
 from mmapload.ranks import find_ranks
-from mmapload.windows import checked_integer, fit_window
+from mmapload.windows import checked_integer, fit_window, look_ahead
+
+if TYPE_CHECKING:
+    from mmapload.order import Mode
 
 ALONE = find_ranks(None, None)
 
@@ -63,3 +67,58 @@ def test_what_is_no_window_is_named(wrong: object) -> None:
 
 def test_integers_of_numpy_count_as_such() -> None:
     assert checked_integer("window", np.int64(3), 1) == 3
+
+
+@given(
+    mode=st.sampled_from(["window", "batch", "sequential"]),
+    length=st.integers(1, 9),
+    samples=st.integers(1, 300),
+    batch=st.integers(1, 20),
+    window=st.integers(1, 100),
+    capacity=st.integers(1, 60),
+    lag=st.none() | st.integers(0, 4),
+    seed=st.integers(0, 9),
+)
+def test_what_is_loaded_ahead_and_what_stays_fit_in_the_budget_together(
+    mode: Mode,
+    length: int,
+    samples: int,
+    batch: int,
+    window: int,
+    capacity: int,
+    lag: int | None,
+    seed: int,
+) -> None:
+    batch, window, unit = min(batch, samples), min(window, samples), length
+    batch = batch // unit * unit or unit if mode == "batch" else batch
+    geometry = Geometry(samples, length, unit)
+    ahead = look_ahead(
+        mode,
+        geometry,
+        global_batch=batch,
+        capacity=capacity,
+        window=window if mode == "window" else None,
+        lag=lag,
+    )
+    assert ahead.steps >= 1
+    assert 0 <= ahead.kept <= min(capacity, geometry.chunks)
+    if not ahead.kept:
+        return
+    order = epoch_order(
+        geometry, global_batch=batch, mode=mode, window=window if mode == "window" else None, seed=seed
+    )
+    uses = list(order.uses(0, 1))
+    for step in range(order.steps):
+        low, high = step - ahead.lag, step + ahead.steps
+        held = {use.chunk for use in uses if use.first_step <= high and use.last_step >= low}
+        # At the start of a window the chunks of the one before are used still, for as long as training lags.
+        late = -(-ahead.lag * batch // length) + 1
+        assert len(held | set(range(ahead.kept))) <= capacity + (late if mode == "window" else 0)
+
+
+def test_what_fits_in_memory_is_loaded_far_ahead() -> None:
+    whole = look_ahead("sequential", Geometry(100_000, 10, 5), global_batch=5, capacity=10_000)
+    assert whole.steps == 1024 // 5
+    part = look_ahead("sequential", Geometry(100_000, 10, 5), global_batch=5, capacity=100)
+    assert part.steps == 250 // 5
+    assert part.kept == 100 - (50 + 12 + 1) * 5 // 10 - 2
