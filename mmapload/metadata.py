@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-__all__ = ["parse_field", "parse_root"]
+__all__ = ["parse_field", "parse_group", "parse_root"]
 
 MAX_LENGTH: Final = 2**53
 """Largest number of samples or of elements along an axis: what JSON readers keep exact."""
@@ -56,8 +56,7 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
     problems : list of str
         What is wrong.
     """
-    problems = _expect(document, {"zarr_format": 3, "node_type": "group"}, where)
-    problems += _foreign_keys(document, _GROUP_KEYS, where)
+    problems = parse_group(document, where)
     attributes = document.get("attributes")
     notes = attributes.get("mmapload") if isinstance(attributes, dict) else None
     if not isinstance(notes, dict):
@@ -101,6 +100,12 @@ def parse_root(document: Mapping[str, Any], where: str) -> tuple[StoreLayout | N
         checksums is True,
     )
     return layout, names, problems
+
+
+def parse_group(document: Mapping[str, Any], where: str) -> list[str]:
+    """Say what is wrong with a `zarr.json` as that of a group."""
+    problems = _expect(document, {"zarr_format": 3, "node_type": "group"}, where)
+    return problems + _foreign_keys(document, _GROUP_KEYS, where)
 
 
 def _parse_fields(fields: object) -> tuple[list[str], list[str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
@@ -9,13 +10,23 @@ import numpy as np
 
 from mmapload.chunkfile import read_chunk_file
 from mmapload.codecs import RawCodec
+from mmapload.errors import ChunkError
 from mmapload.layout import RESERVED_GROUP, FieldLayout
 
 if TYPE_CHECKING:
     from mmapload.codecs import Bytes
     from mmapload.layout import StoreLayout
 
-__all__ = ["NAME_ARRAYS", "checksums_array", "read_elements", "reserved_arrays", "reserved_path"]
+__all__ = [
+    "NAME_ARRAYS",
+    "checksums_array",
+    "end_of_names",
+    "expect_ends",
+    "read_elements",
+    "read_name",
+    "reserved_arrays",
+    "reserved_path",
+]
 
 NAME_ARRAYS: Final = {
     "names": FieldLayout("names", np.dtype("u1"), (), 2**16, RawCodec()),
@@ -63,3 +74,67 @@ def read_elements(store: str, array: FieldLayout, start: int, stop: int) -> Byte
         parts.append(rows[first * array.sample_nbytes : last * array.sample_nbytes])
         start += last - first
     return np.concatenate(parts) if parts else np.empty(0, np.uint8)
+
+
+def read_name(store: str, sample: int) -> str:
+    """Read the name of a sample from a store that keeps names.
+
+    Raises
+    ------
+    ChunkError
+        If a file is missing or damaged, or says that the name ends before it begins.
+    """
+    array = NAME_ARRAYS["ends"]
+    first = max(0, sample - 1)
+    ends = read_elements(store, array, first, sample + 1).view("<i8").tolist()
+    start, stop = ends if sample else (0, *ends)
+    if not 0 <= start <= stop:
+        raise _falling(store, sample, start, stop)
+    text = read_elements(store, NAME_ARRAYS["names"], start, stop).tobytes()
+    return text.decode("utf-8", "surrogateescape")
+
+
+def end_of_names(store: str, samples: int) -> int:
+    """Return how many bytes all names have, by where the last one ends; 0 where that cannot be told."""
+    with contextlib.suppress(ChunkError):
+        return max(0, int(read_elements(store, NAME_ARRAYS["ends"], samples - 1, samples).view("<i8")[0]))
+    return 0
+
+
+def expect_ends(store: str, chunk: int, ends: Bytes, samples: int, total: int | None) -> None:
+    """Check a chunk of the array that says where names end.
+
+    Parameters
+    ----------
+    ends : ndarray of uint8
+        The chunk, decoded.
+    samples : int
+        How many ends there are in all chunks.
+    total : int or None
+        How many bytes all names have, where that is known.
+
+    Raises
+    ------
+    ChunkError
+        If ends fall, or the last of all is not the end of the names.
+    """
+    array = NAME_ARRAYS["ends"]
+    first = chunk * array.chunk_length
+    before = read_elements(store, array, first - 1, first).view("<i8") if chunk else np.zeros(1, "<i8")
+    found = np.concatenate([before, ends.view("<i8")[: samples - first]])
+    falls = np.flatnonzero(found[1:] < found[:-1])
+    if falls.size:
+        at = int(falls[0])
+        raise _falling(store, first + at, int(found[at]), int(found[at + 1]))
+    last = int(found[-1])
+    if total is not None and (last > total or (last < total and first + array.chunk_length >= samples)):
+        path = reserved_path(store, array, chunk)
+        raise ChunkError(array.name, chunk, path, f"the end of {total:,} bytes of names", f"{last:,}")
+
+
+def _falling(store: str, sample: int, start: int, stop: int) -> ChunkError:
+    array = NAME_ARRAYS["ends"]
+    chunk = sample // array.chunk_length
+    found = f"{stop:,} after {start:,} for sample {sample:,}"
+    path = reserved_path(store, array, chunk)
+    return ChunkError(array.name, chunk, path, "ends of names, from 0 on, that never fall", found)

@@ -20,11 +20,18 @@ import numpy as np
 
 from mmapload.checksums import ChecksumList
 from mmapload.chunkfile import read_chunk_file
-from mmapload.errors import ChunkError, MmaploadError
+from mmapload.errors import ChunkError, LayoutError, MmaploadError
 from mmapload.layout import RESERVED_GROUP, FieldLayout, StoreLayout
-from mmapload.opening import METADATA, read_layout
+from mmapload.opening import METADATA, read_layout, read_reserved
 from mmapload.presence import chunks_there, missing_chunks
-from mmapload.reserved import NAME_ARRAYS, checksums_array, read_elements, reserved_path
+from mmapload.reserved import (
+    NAME_ARRAYS,
+    checksums_array,
+    end_of_names,
+    expect_ends,
+    read_name,
+    reserved_arrays,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -153,15 +160,7 @@ class Store:
             raise IndexError(f"sample {sample} of {len(self)}")
         if not self.layout.has_names:
             return None
-        ends = NAME_ARRAYS["ends"]
-        start, stop = 0, int(read_elements(self.path, ends, sample, sample + 1).view("<i8")[0])
-        if sample:
-            start = int(read_elements(self.path, ends, sample - 1, sample).view("<i8")[0])
-        if not 0 <= start <= stop:
-            path = os.path.join(self.path, RESERVED_GROUP)
-            raise ChunkError("ends", sample, path, "rising offsets", f"{start} before {stop}")
-        text = read_elements(self.path, NAME_ARRAYS["names"], start, stop).tobytes()
-        return text.decode("utf-8", "surrogateescape")
+        return read_name(self.path, sample)
 
     def missing_chunks(self, fields: Iterable[FieldLayout] | None = None) -> list[tuple[str, int, str]]:
         """List chunk files that are not there, as (field, chunk, path), by one listing a field.
@@ -204,42 +203,50 @@ class Store:
     def _there(self, field: FieldLayout) -> set[int]:
         return chunks_there(os.path.join(self.path, field.name), field, self._files(field))
 
-    def verify(self, threads: int = 1) -> Iterator[ChunkError | None]:
+    def verify(self, threads: int = 1) -> Iterator[ChunkError | LayoutError | None]:
         """Read every chunk file: yields for each None, or what is wrong with it.
 
-        Fields come first, in order, then the reserved arrays: the list of checksums, and the samples' names.
-        Each thread keeps one chunk in memory. Where more than 1,000 files of an array are missing, one error
-        stands for the rest of them.
+        Fields come first, in order, then what is reserved: metadata, of which only faults are told, the list
+        of checksums, and the samples' names. Each thread keeps one chunk in memory. Where more than 1,000
+        files of an array are missing, one error stands for the rest of them.
         """
         for field in self.layout.fields:
             yield from self._faults(self.path, field, self._files(field), threads)
-        if self._checksums is not None:
+        least = {"names": 0, "ends": len(self), "checksums": self.layout.chunks}
+        reserved = [(array, least[array.name]) for array in reserved_arrays(self.layout)]
+        lengths, problems = read_reserved(self.path, reserved) if reserved else ({}, [])
+        if problems:
+            yield LayoutError(self.path, problems)
+        if self.layout.has_checksums:
             listed = checksums_array(len(self.layout.fields))
             yield from self._reserved_faults(listed, self.layout.chunks, threads)
         if self.layout.has_names:
-            yield from self._verify_names(threads)
+            total = lengths.get("names")
 
-    def _verify_names(self, threads: int) -> Iterator[ChunkError | None]:
-        broken = False
-        for fault in self._reserved_faults(NAME_ARRAYS["ends"], len(self), threads):
-            broken |= fault is not None
-            yield fault
-        if not broken:
-            ends = read_elements(self.path, NAME_ARRAYS["ends"], len(self) - 1, len(self))
-            total = int(ends.view("<i8")[0])
-            if total < 0:
-                chunk = (len(self) - 1) // NAME_ARRAYS["ends"].chunk_length
-                path = reserved_path(self.path, NAME_ARRAYS["ends"], chunk)
-                yield ChunkError("ends", chunk, path, "rising offsets", f"{total} at the end")
-            else:
-                yield from self._reserved_faults(NAME_ARRAYS["names"], total, threads)
+            def check(chunk: int, ends: Bytes) -> None:
+                expect_ends(self.path, chunk, ends, len(self), total)
 
-    def _reserved_faults(self, array: FieldLayout, length: int, threads: int) -> Iterator[ChunkError | None]:
+            yield from self._reserved_faults(NAME_ARRAYS["ends"], len(self), threads, check)
+            there = end_of_names(self.path, len(self)) if total is None else total
+            yield from self._reserved_faults(NAME_ARRAYS["names"], there, threads)
+
+    def _reserved_faults(
+        self,
+        array: FieldLayout,
+        length: int,
+        threads: int,
+        check: Callable[[int, Bytes], None] | None = None,
+    ) -> Iterator[ChunkError | None]:
         group = os.path.join(self.path, RESERVED_GROUP)
-        return self._faults(group, array, -(-length // array.chunk_length), threads)
+        return self._faults(group, array, -(-length // array.chunk_length), threads, check)
 
     def _faults(
-        self, parent: str, array: FieldLayout, chunks: int, threads: int
+        self,
+        parent: str,
+        array: FieldLayout,
+        chunks: int,
+        threads: int,
+        check: Callable[[int, Bytes], None] | None = None,
     ) -> Iterator[ChunkError | None]:
         """Read the chunk files of an array side by side, and yield what is wrong with each, in order."""
         folder = os.path.join(parent, array.name)
@@ -257,8 +264,10 @@ class Store:
                 content = read_chunk_file(array, chunk, path, allocate)
                 if parent == self.path:
                     self.expect_listed(array, chunk, content.trailer)
+                if check is not None:
+                    check(chunk, content.data)
             except ChunkError as error:
-                # What is wrong with the list of checksums is told when its own files are read.
+                # What is wrong with other files, of the list of checksums say, is told when they are read.
                 return self.located(error) if error.path == path else None
             return None
 

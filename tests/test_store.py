@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from mmapload.errors import ChunkError, LayoutError, StoreNotFoundError
 from mmapload.layout import CORE_DTYPES, RESERVED_GROUP
 from mmapload.reserved import NAME_ARRAYS
 from mmapload.store import Store, open_store
+from mmapload.writer.checksums import write_checksums
+from mmapload.writer.documents import field_document, group_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -298,9 +301,13 @@ def add_names(path: str, names: list[str]) -> None:
         "names": b"".join(texts),
         "ends": np.cumsum([len(text) for text in texts]).astype("<i8").tobytes(),
     }
+    os.makedirs(os.path.join(path, RESERVED_GROUP))
+    Path(path, RESERVED_GROUP, "zarr.json").write_bytes(group_document({}))
     for name, content in contents.items():
         layout = NAME_ARRAYS[name]
         os.makedirs(os.path.join(path, RESERVED_GROUP, name))
+        document = field_document(layout, len(content) // layout.dtype.itemsize)
+        Path(path, RESERVED_GROUP, name, "zarr.json").write_bytes(document)
         for chunk in range(-(-len(content) // layout.chunk_nbytes)):
             part = content[chunk * layout.chunk_nbytes : (chunk + 1) * layout.chunk_nbytes]
             padded = np.frombuffer(part.ljust(layout.chunk_nbytes, b"\0"), np.uint8)
@@ -363,20 +370,88 @@ def test_damaged_names_are_found_and_named(zarr_store, name):
         store.sample_name(0)
 
 
-def test_ends_that_fall_are_refused(zarr_store):
-    path = zarr_store(arrays(2), batch_size=2, names=True)
-    add_names(path, ["abc", "def"])
-    ends = np.zeros(NAME_ARRAYS["ends"].chunk_length, "<i8")
-    ends[:2] = 3, 1
-    with open(os.path.join(path, RESERVED_GROUP, "ends", "c.0"), "wb") as file:
-        file.write(ends.tobytes() + checksum(ends.view(np.uint8)))
-    with pytest.raises(ChunkError, match="rising offsets, found 3 before 1"):
-        open_store(path).sample_name(1)
-    ends[1] = -1
-    with open(os.path.join(path, RESERVED_GROUP, "ends", "c.0"), "wb") as file:
-        file.write(ends.tobytes() + checksum(ends.view(np.uint8)))
+def write_ends(path: str, ends: list[int], chunk: int = 0) -> str:
+    """Write a chunk of the array `ends`, whose checksum is right, and return its path."""
+    values = np.zeros(NAME_ARRAYS["ends"].chunk_length, "<i8")
+    values[: len(ends)] = ends
+    file = Path(path, RESERVED_GROUP, "ends", f"c.{chunk}")
+    file.write_bytes(values.tobytes() + checksum(values.view(np.uint8)))
+    return str(file)
+
+
+@pytest.mark.parametrize(
+    ("ends", "found", "sample"),
+    [
+        ([3, 1, 9], "1 after 3 for sample 1", 1),
+        ([-1, 6, 9], "-1 after 0 for sample 0", 0),
+        ([3, 6, -1], "-1 after 6 for sample 2", 2),
+        ([3, 6, 0], "0 after 6 for sample 2", 2),
+        ([3, 6, 8], "8", None),
+        ([0, 0, 0], "0", None),
+        ([3, 10, 10], "10", None),
+        ([3, 6, 2**62], f"{2**62:,}", 2),
+    ],
+)
+def test_ends_of_names_that_cannot_be_are_faults_whatever_their_checksum(zarr_store, ends, found, sample):
+    path = zarr_store(arrays(3), batch_size=2, names=True)
+    add_names(path, ["abc", "def", "ghi"])
+    file = write_ends(path, ends)
     (fault,) = faults(open_store(path))
-    assert fault.found == "-1 at the end"
+    assert (fault.field, fault.chunk, fault.path, fault.found) == ("ends", 0, file, found)
+    if sample is not None:
+        with pytest.raises(ChunkError) as caught:
+            open_store(path).sample_name(sample)
+        assert os.path.basename(caught.value.path) == f"c.{caught.value.chunk}"
+
+
+def test_ends_are_compared_across_their_chunks_and_an_error_names_chunk_and_file(zarr_store):
+    samples = NAME_ARRAYS["ends"].chunk_length + 2
+    path = zarr_store({"x": np.zeros(samples, "u1")}, batch_size=samples, names=True)
+    add_names(path, ["x"] * samples)
+    assert faults(open_store(path)) == []
+    file = write_ends(path, [samples - 3, samples], chunk=1)
+    (fault,) = faults(open_store(path))
+    assert (fault.chunk, fault.path) == (1, file)
+    assert fault.found == f"{samples - 3:,} after {samples - 2:,} for sample {samples - 2:,}"
+    with pytest.raises(ChunkError) as caught:
+        open_store(path).sample_name(samples - 2)
+    assert (caught.value.chunk, caught.value.path, caught.value.found) == (1, file, fault.found)
+
+
+def test_a_store_whose_names_are_all_empty_is_whole(zarr_store):
+    path = zarr_store(arrays(3), batch_size=2, names=True)
+    add_names(path, ["", "", ""])
+    assert faults(open_store(path)) == []
+    assert open_store(path).sample_name(2) == ""
+
+
+@pytest.mark.parametrize("harm", ["gone", "pipe", "folder", "shorter", "another type"])
+@pytest.mark.parametrize("array", ["", "names", "ends", "checksums"])
+def test_metadata_of_what_is_reserved_is_verified(zarr_store, array, harm):
+    path = zarr_store(arrays(3), batch_size=2, names=True)
+    add_names(path, ["abc", "def", "ghi"])
+    write_checksums(path, open_store(path).layout)
+    edit(os.path.join(path, "zarr.json"), lambda root: root["attributes"]["mmapload"].update(checksums=True))
+    assert faults(open_store(path)) == []
+    document = Path(path, RESERVED_GROUP, array, "zarr.json")
+    text = document.read_text()
+    document.unlink()
+    if harm == "pipe":
+        os.mkfifo(document)
+    elif harm == "folder":
+        document.mkdir()
+    elif harm == "shorter":
+        document.write_text(re.sub(r'"shape": \[\s*[0-9]+', '"shape": [0', text).replace("group", "array"))
+    elif harm == "another type":
+        document.write_text(re.sub("u?int[0-9]+", "int16", text).replace("group", "[]"))
+    found = [fault for fault in open_store(path).verify() if fault is not None]
+    (fault,) = [each for each in found if isinstance(each, LayoutError)] or found
+    if isinstance(fault, LayoutError):
+        assert [problem.partition(": ")[0] for problem in fault.problems] == [
+            os.path.join(RESERVED_GROUP, array, "zarr.json")
+        ]
+    else:
+        assert (array, harm, fault.field, fault.found) == ("names", "shorter", "ends", "9")
 
 
 def test_a_store_opens_and_reads_without_torch_zarr_and_numcodecs(zarr_store):
