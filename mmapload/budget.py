@@ -1,9 +1,10 @@
-"""How much memory there is: this machine's, or its container's where that is less."""
+"""How much memory there is: this machine's, or its container's, job's or process's where that is less."""
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -52,10 +53,16 @@ def resolve_budget(memory: str | float) -> int:
 
 
 def available_memory(root: str = "/") -> int:
-    """Count the bytes that this process can still use before the machine or a cgroup stops it.
+    """Count the bytes that this process can still use before something stops it.
 
-    The least of the system's own estimate (`MemAvailable`) and, for the process's memory cgroup and every
-    ancestor of it, version 1 or 2, the limit less what is used and cannot be reclaimed. The page cache can.
+    The least of
+
+    - the system's own estimate (`MemAvailable`);
+    - for the process's memory cgroup and every ancestor of it, version 1 or 2, the limit (or `memory.high`,
+      beyond which the kernel slows a group down) less what is used and cannot be reclaimed. Page cache can;
+    - what a SLURM job may use on this node: `SLURM_MEM_PER_NODE`, or `SLURM_MEM_PER_CPU` or
+      `SLURM_MEM_PER_GPU` times their number on the node (sbatch(1), output environment variables);
+    - `ulimit -v` and `ulimit -d` (RLIMIT_AS, RLIMIT_DATA) less what this process has mapped.
 
     Parameters
     ----------
@@ -64,6 +71,7 @@ def available_memory(root: str = "/") -> int:
     """
     found = [_mem_available(root)]
     found += [_cgroup_available(folder) for folder in cgroup_folders(root)]
+    found += [_slurm_memory(), *_limits_available(root)]
     known = [number for number in found if number is not None]
     return max(0, min(known)) if known else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
 
@@ -71,6 +79,26 @@ def available_memory(root: str = "/") -> int:
 def _mem_available(root: str) -> int | None:
     found = re.search(r"^MemAvailable:\s*(\d+) kB$", _text(Path(root, "proc/meminfo")), re.MULTILINE)
     return int(found[1]) * 1024 if found else None
+
+
+def _slurm_memory() -> int | None:
+    for memory, count in (
+        ("SLURM_MEM_PER_NODE", None),
+        ("SLURM_MEM_PER_CPU", "SLURM_CPUS_ON_NODE"),
+        ("SLURM_MEM_PER_GPU", "SLURM_GPUS_ON_NODE"),
+    ):
+        each, times = os.environ.get(memory, ""), os.environ.get(count, "") if count else "1"
+        if each.isdecimal() and times.isdecimal() and int(each) * int(times):  # 0 is all of the node
+            return int(each) * int(times) * 2**20
+    return None
+
+
+def _limits_available(root: str) -> Iterator[int]:
+    status = _text(Path(root, "proc/self/status"))
+    for limit, used in ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData")):
+        soft, found = resource.getrlimit(limit)[0], re.search(rf"^{used}:\s*(\d+) kB$", status, re.MULTILINE)
+        if soft != resource.RLIM_INFINITY:
+            yield soft - (int(found[1]) * 1024 if found else 0)
 
 
 def cgroup_folders(root: str = "/") -> Iterator[Path]:
@@ -99,12 +127,13 @@ def cgroup_folders(root: str = "/") -> Iterator[Path]:
 
 
 def _cgroup_available(folder: Path) -> int | None:
-    for limit_name, usage_name in (
-        ("memory.max", "memory.current"),
-        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    for limit_names, usage_name in (
+        (("memory.max", "memory.high"), "memory.current"),
+        (("memory.limit_in_bytes",), "memory.usage_in_bytes"),
     ):
-        limit, usage = _number(folder / limit_name), _number(folder / usage_name)
-        if limit is not None and limit < _UNLIMITED and usage is not None:
+        limits, usage = [_number(folder / name) for name in limit_names], _number(folder / usage_name)
+        limit = min((number for number in limits if number is not None), default=_UNLIMITED)
+        if limit < _UNLIMITED and usage is not None:
             stat: dict[str, str] = dict(
                 re.findall(r"^(\w+) (\d+)$", _text(folder / "memory.stat"), re.MULTILINE)
             )

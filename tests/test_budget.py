@@ -127,6 +127,50 @@ def test_a_mount_point_with_a_space_is_found(tmp_path: Path) -> None:
     assert available_memory(write(tmp_path, files | moved)) == GIB
 
 
+def test_where_a_version_2_cgroup_is_slowed_down_counts_as_a_limit(tmp_path: Path) -> None:
+    files = machine(cgroup="0::/a\n", mounts=V2_MOUNT.format(root="/") + "\n") | v2("/a", "max", GIB)
+    files["sys/fs/cgroup/a/memory.high"] = f"{3 * GIB}\n"
+    assert available_memory(write(tmp_path, files)) == 2 * GIB
+
+
+@pytest.mark.parametrize(
+    ("told", "mebibytes"),
+    [
+        ({"SLURM_MEM_PER_NODE": "4096"}, 4096),
+        ({"SLURM_MEM_PER_CPU": "1000", "SLURM_CPUS_ON_NODE": "8"}, 8000),
+        ({"SLURM_MEM_PER_GPU": "1500", "SLURM_GPUS_ON_NODE": "2"}, 3000),
+        ({"SLURM_MEM_PER_NODE": "0"}, None),
+        ({"SLURM_MEM_PER_CPU": "1000"}, None),
+        ({"SLURM_MEM_PER_NODE": "much", "SLURM_MEM_PER_CPU": "-5", "SLURM_CPUS_ON_NODE": "8"}, None),
+    ],
+)
+def test_what_a_slurm_job_may_use_on_the_node_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, str], mebibytes: int | None
+) -> None:
+    for name, value in told.items():
+        monkeypatch.setenv(name, value)
+    expected = 64 * GIB if mebibytes is None else mebibytes << 20
+    assert available_memory(write(tmp_path, machine())) == expected
+
+
+@pytest.mark.parametrize("limit", ["RLIMIT_AS", "RLIMIT_DATA"])
+def test_a_limit_of_the_process_counts_less_what_it_has_mapped(limit: str) -> None:
+    told = run_python(
+        "import resource, sys\n"
+        "from mmapload.budget import available_memory\n"
+        "import numpy as np\n"
+        "limit = getattr(resource, sys.argv[1])\n"
+        "resource.setrlimit(limit, (3 << 30, resource.getrlimit(limit)[1]))\n"
+        "before = available_memory()\n"
+        "taken = np.ones(100 << 20, np.uint8)\n"
+        "print(before, before - available_memory())\n",
+        limit,
+    )
+    before, taken = map(int, told.split())
+    assert 0 < before < 3 << 30
+    assert 90 << 20 < taken < 130 << 20
+
+
 def test_a_full_cgroup_leaves_nothing_and_never_less(tmp_path: Path) -> None:
     files = machine(cgroup="0::/a\n", mounts=V2_MOUNT.format(root="/") + "\n") | v2("/a", GIB, 2 * GIB)
     assert available_memory(write(tmp_path, files)) == 0
