@@ -293,6 +293,31 @@ def test_a_plan_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
     assert "at most" in compressed.describe()
 
 
+@pytest.mark.parametrize(
+    ("count", "batch", "codec", "told"),
+    [
+        (300, 1000, "raw", ", of which 68.4 KiB of zeros fill the last chunk, "),
+        (300, 32, "raw", None),  # 20 of 320
+        (300, 300, "raw", None),
+        (310, 300, "raw", "of zeros fill the last chunk"),
+        (300, 1000, "zstd", None),
+    ],
+)
+def test_a_plan_tells_how_much_fills_the_last_chunk_where_that_is_much(
+    tmp_path: Path, count: int, batch: int, codec: str, told: str | None
+) -> None:
+    source = [{"x": np.zeros(100, np.uint8)}] * count
+    plan = plan_preprocess(source, tmp_path / "out", batch, codec=codec, chunk_bytes=1)
+    assert plan.padding_bytes == (-count % batch) * 100
+    text = plan.describe()
+    assert told in text if told else "last chunk" not in text
+    if codec == "raw":
+        chunks = -(-count // batch)
+        execute(plan)
+        files = [path.stat().st_size for path in (tmp_path / "out" / "x").glob("c.*")]
+        assert sum(files) == count * 100 + plan.padding_bytes + 4 * chunks
+
+
 def test_too_little_room_is_an_error_before_anything_is_written(tmp_path: Path) -> None:
     plan = plan_preprocess(CountedSource(10, width=2**44), tmp_path / "out", 2)
     assert not plan.fits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from mmapload.codecs import codec_named
 from mmapload.layout import FieldLayout, StoreLayout, chunk_length_for
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from mmapload.sources import ArraySpec, IndexedSource, StreamSource
 
 __all__ = ["OnError", "Options", "PreprocessPlan"]
+
+_PADDING_TOLD: Final = 0.05
+"""Share of a store from which on it is said what fills the last chunk."""
 
 OnError: TypeAlias = Literal["fail", "skip"]
 
@@ -155,6 +158,13 @@ class PreprocessPlan:
         return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes + listed
 
     @property
+    def padding_bytes(self) -> int:
+        """Bytes of zeros behind the last sample, since the last chunk is as long as the others."""
+        if self.samples is None or self.chunks is None:
+            return 0
+        return (self.chunks * self.chunk_length - self.samples) * self.sample_bytes
+
+    @property
     def memory_bytes(self) -> int:
         """The most that buffers take: for each job a chunk of all fields, and what encodes the largest.
 
@@ -200,7 +210,8 @@ class PreprocessPlan:
         if self.store_bytes is None:
             return f"{format_size(self.sample_bytes)} needed for every sample, {free}"
         most = "" if self.options.codec == "raw" else "at most "
-        there = f", of which {format_size(self.present_bytes)} are there" if self.present_bytes else ""
-        return f"{most}{format_size(self.store_bytes)} needed{there}, {free}" + (
-            "" if self.fits else ": TOO LITTLE"
-        )
+        needed = f"{most}{format_size(self.store_bytes)} needed"
+        if self.options.codec == "raw" and self.padding_bytes > _PADDING_TOLD * self.store_bytes:
+            needed += f", of which {format_size(self.padding_bytes)} of zeros fill the last chunk"
+        there = f", {format_size(self.present_bytes)} there already" if self.present_bytes else ""
+        return f"{needed}{there}, {free}" + ("" if self.fits else ": TOO LITTLE")
