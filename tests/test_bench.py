@@ -18,8 +18,8 @@ from mmapload.bench import Settings, run_bench
 from mmapload.bench.ceilings import THREADS, chunk_files, reading
 from mmapload.bench.course import Course
 from mmapload.bench.loaders import Part, deliver, fixed_buffers
+from mmapload.bench.matching import match
 from mmapload.bench.rounds import Contender, Run, one_round, standings
-from mmapload.bench.source import match
 from mmapload.bench.verdict import Figures, Rate, bound_by
 from mmapload.errors import ChunkError, MmaploadError, SourceError
 from mmapload.store import open_store
@@ -506,11 +506,7 @@ def drop_field(source: Path) -> None:
     np.savez(source / "s0.npz", y=np.float32(0))
 
 
-def drop_all(source: Path) -> None:
-    np.savez(source / "s0.npz")
-
-
-@pytest.mark.parametrize("change", [change_content, change_sign_of_zero, change_dtype, drop_field, drop_all])
+@pytest.mark.parametrize("change", [change_content, change_sign_of_zero, change_dtype, drop_field])
 def test_a_source_whose_bits_differ_is_refused_and_named(tmp_path, change: Callable[[Path], None]):
     store = npz_store(tmp_path)
     source = tmp_path / "npz"
@@ -525,7 +521,7 @@ def test_a_source_without_the_files_or_with_broken_ones_is_refused(tmp_path):
     with pytest.raises(SourceError, match="no such file, of which sample 0 was made"):
         match(store, str(tmp_path))
     (tmp_path / "npz" / "s10.npz").write_bytes(b"PK no zip")
-    with pytest.raises(SourceError, match=r"s10\.npz.*cannot read it"):
+    with pytest.raises(SourceError, match=r"s10\.npz: not a zip file"):
         match(store, str(tmp_path / "npz"))
 
 
@@ -536,7 +532,7 @@ def test_a_file_that_breaks_between_those_compared_is_an_error_of_the_source(tmp
         (tmp_path / "npz" / "s1.npz").write_bytes(b"PK no zip")
     else:
         np.savez(tmp_path / "npz" / "s1.npz", **arrays)
-    with pytest.raises(SourceError, match=r"npz: its files cannot be loaded: "):
+    with pytest.raises(SourceError, match=r"npz/s1\.npz"):
         run_bench(store, Settings(4, rounds=1, samples=40, source=str(tmp_path / "npz")))
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from mmapload.bench.ceilings import chunk_files
 from mmapload.bench.course import Course, Settings
+from mmapload.bench.matching import match
 from mmapload.bench.rounds import (
     MOST_TIMES,
     cached_now,
@@ -20,7 +21,6 @@ from mmapload.bench.rounds import (
     one_round,
     standings,
 )
-from mmapload.bench.source import match
 from mmapload.bench.verdict import Figures, Rate, bound_by
 from mmapload.budget import resolve_budget
 from mmapload.progress import SilentProgress

@@ -12,8 +12,8 @@ from mmapload.bench.rounds import file_bytes, one_round
 from mmapload.bench.source import sources
 
 if TYPE_CHECKING:
+    from mmapload.bench.matching import Arrays
     from mmapload.bench.rounds import Contender
-    from mmapload.bench.source import Arrays
     from mmapload.store import Store
 
 __all__ = ["Course", "Settings"]

@@ -13,7 +13,7 @@ import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -39,6 +39,7 @@ _FIRST = 512  # holds the header of nearly every array
 _MOST_LISTED = 12
 # What this process or the machine lacks for the moment; it says nothing against the file.
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+_Found: TypeAlias = "npt.NDArray[Any] | SourceError | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,22 @@ class NpzSource:
             for field, member in members.items():
                 _read_array(npz, field, member, into[field])
         return absent
+
+    def arrays_like(self, index: int, specs: Collection[ArraySpec]) -> Iterator[tuple[str, _Found]]:
+        """Yield the fields of file `index`, with the arrays that are like one of `specs`, one at a time.
+
+        Of others only the header is read; None comes, or what is wrong with them. Raises as `schema` does.
+        """
+        with _opened(self._files.path(index)) as npz:
+            for field, member in self._select(npz).items():
+                try:
+                    spec = _header(npz, member).spec
+                    found = np.empty(spec.shape, spec.dtype) if spec in specs else None
+                    if found is not None:
+                        _read_array(npz, field, member, found)
+                    yield field, found
+                except SourceError as error:
+                    yield field, error
 
     def fingerprint(self, index: int) -> bytes:
         """Summarise file `index`: its name, size, and the sizes and CRC-32s that its zip directory holds.
