@@ -28,6 +28,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +52,8 @@ class NpzDataset(Dataset[Sample]):
 
     def __init__(self, folder: Path, transform: Transform) -> None:
         self.paths = sorted(folder.glob("*.npz"))
+        if not self.paths:
+            raise SystemExit(f"no .npz files in {folder}")
         self.transform = transform
 
     def __len__(self) -> int:
@@ -319,6 +323,9 @@ def make_sample(number: int, height: int, width: int) -> dict[str, np.ndarray]:
 def make_data(arguments: argparse.Namespace) -> None:
     """Write both sets, and say what comes next."""
     folder = arguments.make_data
+    for part in ("train", "validation"):
+        if (folder / part).exists():
+            raise SystemExit(f"{folder / part} is there already: give another folder, or move it away")
     for part, count, offset in (("train", arguments.train, 0), ("validation", arguments.validation, 1 << 32)):
         (folder / part).mkdir(parents=True)
         for number in range(count):
@@ -326,13 +333,12 @@ def make_data(arguments: argparse.Namespace) -> None:
             if part == "validation":
                 del sample["ft0ft1"]
             np.savez(folder / part / f"{number:06}.npz", **sample)
-    option = f"--batch-size {arguments.batch_size}"
-    print(
-        f"mmapload preprocess {folder}/train {folder}/train.mml {option}\n"
-        f"mmapload preprocess {folder}/validation {folder}/validation.mml {option} "
-        f"--fill ft0ft1=0:float32:4x{arguments.height}x{arguments.width}\n"
-        f"python examples/vimeo_flow.py {folder}"
-    )
+    train, validation = str(folder / "train"), str(folder / "validation")
+    size = ["--batch-size", str(arguments.batch_size)]
+    fill = ["--fill", f"ft0ft1=0:float32:4x{arguments.height}x{arguments.width}"]
+    print(shlex.join(["mmapload", "preprocess", train, f"{train}.mml", *size]))
+    print(shlex.join(["mmapload", "preprocess", validation, f"{validation}.mml", *size, *fill]))
+    print(shlex.join(["python", sys.argv[0], str(folder)]))
 
 
 def parse() -> argparse.Namespace:

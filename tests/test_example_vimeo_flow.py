@@ -67,6 +67,26 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_what_it_prints_can_be_typed_where_it_was_started_and_a_second_set_is_refused(tmp_path: Path) -> None:
+    command = [sys.executable, os.path.relpath(SCRIPT, tmp_path), "--make-data", "my da'ta"]
+    command += ["--train", "2", "--validation", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=True)
+    first, second, third = map(shlex.split, done.stdout.splitlines())
+    assert first == ["mmapload", "preprocess", "my da'ta/train", "my da'ta/train.mml", "--batch-size", "8"]
+    assert second[2:4] == ["my da'ta/validation", "my da'ta/validation.mml"]
+    assert third[0] == "python"
+    assert third[2] == "my da'ta"
+    assert (tmp_path / third[1]).samefile(SCRIPT)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    assert again.returncode == 1
+    assert again.stderr == "my da'ta/train is there already: give another folder, or move it away\n"
+
+
+def test_a_folder_without_npz_files_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"no .npz files in {tmp_path}/train"):
+        example.NpzDataset(tmp_path / "train", None)
+
+
 class Report(NamedTuple):
     """What a training run printed: counts and losses of its epochs, and of the validation at the end."""
 
