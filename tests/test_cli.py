@@ -506,7 +506,22 @@ def test_no_name_reaches_the_terminal_raw(tmp_path):
 def test_info_counts_missing_chunk_files(store, capsys):
     os.remove(f"{store}/image/c.1.0.0")
     assert main(["info", store]) == 0
-    assert "1 chunk files; `mmapload verify` names them" in capsys.readouterr().out
+    assert "1 chunk file; `mmapload verify` names it" in capsys.readouterr().out
+    os.remove(f"{store}/image/c.0.0.0")
+    assert main(["info", store]) == 0
+    assert "2 chunk files; `mmapload verify` names them" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["info", "a", "--sample", "-1"], "--sample: expected a whole number from 0 on, found '-1'"),
+        (["preprocess", "a", "b", "--batch-size", "0"], "--batch-size: expected a whole number from 1 on"),
+    ],
+)
+def test_a_number_that_cannot_be_is_refused_with_those_that_can(options, words, capsys):
+    assert main(options) == 2
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["info", "verify"])

@@ -294,6 +294,27 @@ def test_a_plan_tells_everything_and_writes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        ([], ""),
+        ([".a.npz"], "1 hidden file"),
+        (["a.txt"], "1 foreign file"),
+        (["a.txt", "b.txt"], "2 foreign files"),
+        ([".a.npz", "a.txt"], "1 hidden and 1 foreign files"),
+    ],
+)
+def test_of_files_that_are_skipped_only_those_are_told_that_there_are(
+    tmp_path: Path, names: list[str], told: str
+) -> None:
+    source = write_npz(tmp_path / "in", samples(2))
+    for name in names:
+        (tmp_path / "in" / name).touch()
+    plan = plan_preprocess(source, tmp_path / "out", 4)
+    assert plan.passed_over == told
+    assert (f"{told} skipped" if told else "fields") in plan.describe().splitlines()[1]
+
+
+@pytest.mark.parametrize(
     ("count", "batch", "codec", "told"),
     [
         (300, 1000, "raw", ", of which 68.4 KiB of zeros fill the last chunk, "),

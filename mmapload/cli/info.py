@@ -113,8 +113,9 @@ def _store_text(told: dict[str, Any]) -> str:
         ("fingerprint", told["fingerprint"]),
     ]
     if told["missing_chunk_files"]:
-        text = f"{told['missing_chunk_files']:,} chunk files; `mmapload verify` names them"
-        heads.append(("missing", text))
+        missing = told["missing_chunk_files"]
+        files, them = ("chunk file", "it") if missing == 1 else ("chunk files", "them")
+        heads.append(("missing", f"{missing:,} {files}; `mmapload verify` names {them}"))
     sizes = ("sample_bytes", "chunk_bytes", "decoded_bytes", "disk_bytes")
     rows: list[tuple[str, ...]] = [
         ("field", "dtype", "shape", "codec", "sample", "chunk", "decoded", "on disk")

@@ -15,16 +15,17 @@ class UsageError(Exception):
 
 def counting_number(text: str) -> int:
     """Read an integer of at least 1."""
-    number = whole_number(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is less than 1")
-    return number
+    return _number(text, 1)
 
 
 def whole_number(text: str) -> int:
     """Read an integer of at least 0."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
+    return _number(text, 0)
+
+
+def _number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"expected a whole number from {least} on, found {text!r}")
     return int(text)
 
 

@@ -156,8 +156,8 @@ def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
         lines.append(f"resumed: {result.resumed_samples:,} samples were there already")
     for name, count in result.filled.items():
         lines.append(f"filled: {name} in {count:,} of {layout.samples:,} samples")
-    if plan.hidden or plan.foreign:
-        lines.append(f"skipped {plan.hidden:,} hidden and {plan.foreign:,} foreign files of the source")
+    if plan.passed_over:
+        lines.append(f"skipped {plan.passed_over} of the source")
     if result.skipped:
         total = layout.samples + len(result.skipped)
         listed = skipped_path(result.store.path)

@@ -135,6 +135,13 @@ class PreprocessPlan:
         )
 
     @property
+    def passed_over(self) -> str:
+        """How many files of the source were skipped, of each kind that there was; empty if none."""
+        counts = {"hidden": self.hidden, "foreign": self.foreign}
+        kinds = [f"{count:,} {kind}" for kind, count in counts.items() if count]
+        return f"{' and '.join(kinds)} file{'s' * (self.hidden + self.foreign > 1)}" if kinds else ""
+
+    @property
     def sample_bytes(self) -> int:
         """Bytes of one sample, all fields."""
         return sum(spec.nbytes for spec in self.schema.values())
@@ -187,8 +194,8 @@ class PreprocessPlan:
         """Write the plan for people, several lines."""
         counted = "samples, as many as come" if self.samples is None else f"{self.samples:,} samples"
         lines = [("source", f"{self.source.kind}: {counted}")]
-        if self.hidden or self.foreign:
-            lines.append(("", f"{self.hidden} hidden and {self.foreign} foreign files skipped"))
+        if self.passed_over:
+            lines.append(("", f"{self.passed_over} skipped"))
         width = max(len(name) for name in self.schema)
         for number, (name, spec) in enumerate(self.schema.items()):
             text = f"{name:<{width}}  {spec}, {format_size(spec.nbytes)} a sample"
