@@ -30,8 +30,8 @@ __all__ = ["Group", "Prepared", "group_size", "prepared_in_threads"]
 THREADS: Final = 2
 """Threads that put batches together; each prepares one group at a time."""
 
-GROUP_BYTES: Final = 2**19
-"""Batches are grouped up to this size: by then their bytes cost more than the calls."""
+GROUP_BYTES: Final = 2**20 - 1
+"""Batches are grouped up to this size: bytes cost more than calls then; larger pieces are mapped, too."""
 
 MOST_GROUPED: Final = 32
 """Batches in a group, however small they are."""
@@ -50,8 +50,8 @@ def group_size(batch_nbytes: int, global_batch: int, chunk_length: int) -> int:
 
     Examples
     --------
-    >>> group_size(32 * 1024, 32, 65536), group_size(2**20, 32, 65536), group_size(1024, 32, 256)
-    (16, 1, 2)
+    >>> group_size(2**18, 256, 65536), group_size(2**20, 32, 65536), group_size(1024, 32, 256)
+    (3, 1, 2)
     """
     return max(1, min(MOST_GROUPED, GROUP_BYTES // max(1, batch_nbytes), chunk_length // (4 * global_batch)))
 
