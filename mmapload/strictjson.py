@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 
 from mmapload.errors import shown
 
-__all__ = ["MAX_DOCUMENT_BYTES", "parse_document"]
+__all__ = ["MAX_DEPTH", "MAX_DOCUMENT_BYTES", "is_deeper", "parse_document"]
 
 MAX_DOCUMENT_BYTES: Final = 4 * 2**20
 MAX_DEPTH: Final = 64
@@ -72,7 +72,7 @@ def parse_document(text: bytes, where: str) -> tuple[dict[str, Any], list[str]]:
         return {}, [f"{where}: not JSON but {instead}" if instead else f"{where}: not JSON ({_cause(error)})"]
     if not isinstance(document, dict):
         return {}, [f"{where}: expected an object, found {type(document).__name__}"]
-    if _is_deeper(document, MAX_DEPTH):
+    if is_deeper(document, MAX_DEPTH):
         return {}, [f"{where}: nested deeper than the {MAX_DEPTH} levels that metadata may have"]
     return document, [f"{where}: {problem}" for problem in repeated]
 
@@ -105,7 +105,14 @@ def _cause(error: Exception) -> str:
     return "nested too deep" if isinstance(error, RecursionError) else str(error)
 
 
-def _is_deeper(document: object, levels: int) -> bool:
+def is_deeper(document: object, levels: int) -> bool:
+    """Whether lists and objects are nested in more than so many levels.
+
+    Examples
+    --------
+    >>> is_deeper([[1]], 2), is_deeper([[1]], 1)
+    (False, True)
+    """
     level = [document]
     for _ in range(levels):
         level = [

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from mmapload.errors import MmaploadError, SourceError, StateMismatchError, StoreNotFoundError
-from mmapload.preprocessing import execute, execution, plan_preprocess, preprocess
+from mmapload.preprocessing import check_unfinished, execute, execution, plan_preprocess, preprocess
 from mmapload.progress import LineProgress
 from mmapload.store import open_store
 from mmapload.writer.journal import Journal
@@ -281,6 +281,95 @@ def test_a_journal_cut_short_counts_as_far_as_it_is_whole(tmp_path: Path, keep: 
     assert result.resumed_samples == (0 if keep >= 0 else 6)
     preprocess(source, tmp_path / "wanted", 2, chunk_bytes=1)
     assert tree(tmp_path / "out") == tree(tmp_path / "wanted")
+
+
+SKIPPED = {"position": 9, "index": 9, "file": "s9.npz", "member": None, "cause": "bad", "digest": ""}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"x": 1},
+        {"chunk": 99, "files": [], "digests": ""},
+        {"chunk": 99, "files": [[34, "00"], [36, "00"]], "digests": ""},
+        {"chunk": 4, "files": [], "digests": "0" * 32},
+        {"chunk": 4, "files": [None, None], "digests": "0" * 32},
+        {"chunk": 4, "files": [[34, 0], [36, "00"]], "digests": "0" * 32},
+        {"chunk": 4, "files": [[34, "00"], [36, "00"]], "digests": "0" * 31},
+        {"chunk": 4, "files": [[34, "00"], [36, "00"]], "digests": "0" * 32, "stand_ins": {"x": 1}},
+        {"chunk": True, "files": [[34, "00"], [36, "00"]], "digests": "0" * 32},
+        {"chunk": [], "files": [[34, "00"], [36, "00"]], "digests": "0" * 32},
+        {"skip": 1, "from": 0},
+        {"skip": [1], "from": 0},
+        {"skip": [{}], "from": 0},
+        {"skip": [SKIPPED]},
+        {"skip": [SKIPPED], "from": -1},
+        {"skip": [SKIPPED | {"position": 10}], "from": 5},
+        {"skip": [SKIPPED | {"position": 10**400}], "from": 5},
+        {"skip": [SKIPPED | {"member": 1}], "from": 5},
+        {"skip": [SKIPPED | {"position": position} for position in range(10)], "from": 5},
+    ],
+)
+def test_a_journal_that_no_run_has_written_is_refused_and_given_up_on_demand(
+    tmp_path: Path, line: dict[str, Any]
+) -> None:
+    source = begun(tmp_path, on_error="fail")
+    journal = tmp_path / ".out.partial" / "journal"
+    with journal.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    with pytest.raises(
+        StateMismatchError, match=r"a journal, .*/journal, that is damaged: remove .*--overwrite"
+    ) as caught:
+        preprocess(source, tmp_path / "out", 2, chunk_bytes=1, on_error="skip")
+    assert len(str(caught.value)) < 1000
+    result = execute(plan_preprocess(source, tmp_path / "out", 2, chunk_bytes=1, overwrite=True))
+    assert result.resumed_samples == 0
+
+
+@pytest.mark.parametrize(
+    "line", [b"[" * 200_000, b'{"x": ' * 200_000, b'{"x": ' + b"[" * 900 + b"]" * 900 + b"}"]
+)
+def test_a_line_of_a_journal_that_cannot_be_parsed_is_its_end(tmp_path: Path, line: bytes) -> None:
+    source = begun(tmp_path)
+    journal = tmp_path / ".out.partial" / "journal"
+    before = journal.read_bytes()
+    journal.write_bytes(before + line + b"\n")
+    assert execute(plan_preprocess(source, tmp_path / "out", 2, chunk_bytes=1)).resumed_samples == 8
+    begun(tmp_path / "again")
+    (tmp_path / "again" / ".out.partial" / "journal").write_bytes(line + b"\n" + before)
+    plan = plan_preprocess(tmp_path / "again" / "in", tmp_path / "again" / "out", 2, chunk_bytes=1)
+    assert execute(plan).resumed_samples == 0
+
+
+@pytest.mark.parametrize("entry", ["journal", "names"])
+def test_a_pipe_or_an_endless_file_in_an_unfinished_store_does_not_hold_a_plan_up(
+    tmp_path: Path, entry: str
+) -> None:
+    source = begun(tmp_path)
+    place = tmp_path / ".out.partial" / entry
+    place.unlink()
+    os.mkfifo(place)
+    plan = plan_preprocess(source, tmp_path / "out", 2, chunk_bytes=1)
+    with pytest.raises(MmaploadError, match=f"{entry} is no file.*move it away"):
+        check_unfinished(plan)
+    place.unlink()
+    place.touch()
+    os.truncate(place, 6 * 2**30)
+    if entry == "journal":
+        check_unfinished(plan)  # it is as good as none
+    else:
+        with pytest.raises(StateMismatchError, match="another sample 0") as caught:
+            check_unfinished(plan)
+        assert len(str(caught.value)) < 2500
+
+
+def test_a_pipe_in_the_place_of_a_chunk_file_is_replaced_by_a_file(tmp_path: Path) -> None:
+    source = begun(tmp_path)
+    place = tmp_path / ".out.partial" / "store" / "x" / "c.0.0.0"
+    place.unlink()
+    os.mkfifo(place)
+    assert execute(plan_preprocess(source, tmp_path / "out", 2, chunk_bytes=1)).resumed_samples == 6
+    assert (tmp_path / "out" / "x" / "c.0.0.0").is_file()
 
 
 def test_a_second_process_is_refused_with_the_first_ones_pid(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mmapload.codecs import CODEC_NAMES, codec_named
 from mmapload.errors import ChunkError, MmaploadError
-from mmapload.layout import CORE_DTYPES, FieldLayout, StoreLayout
+from mmapload.layout import CORE_DTYPES, RESERVED_GROUP, FieldLayout, StoreLayout
 from mmapload.metadata import parse_field, parse_root
 from mmapload.preprocessing import preprocess
 from mmapload.reserved import read_elements, reserved_path
@@ -314,6 +314,7 @@ def test_names_of_any_length_and_number_come_back(tmp_path: Path) -> None:
     names = [f"{number}/{'é' * (number % 700)}\udcff.npz" for number in range(2**17 + 3)]
     names[5] = ""
     write_names(str(tmp_path), iter(names))
+    (tmp_path / RESERVED_GROUP / "zarr.json").write_bytes(group_document({}))
     store = Store(str(tmp_path), StoreLayout(len(names), 1, 1, (), has_names=True))
     for number in (0, 4, 5, 6, 699, 2**17 - 1, 2**17, 2**17 + 2):
         assert store.sample_name(number) == names[number]

@@ -21,6 +21,7 @@ from mmapload.preprocessing.resume import (
     check_written,
     done_files,
     first_line,
+    replay,
     write_source_names,
 )
 from mmapload.preprocessing.sequential import run_sequential
@@ -186,7 +187,7 @@ def _resumed(
         check_names(plan, work.names)
         build = Build(plan, work, Journal(work.journal, whole))
         try:
-            build.replay(entries[1:])
+            replay(build, entries[1:])
             check_source(build)
             progress.note(f"resuming: reading the {len(build.done):,} chunks that are there, to check them")
             damaged = check_written(build)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -10,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import SourceError, StateMismatchError
 from mmapload.preprocessing.build import DIGEST_BYTES, digest_of
+from mmapload.preprocessing.entries import check_replayed, checked_entry
 from mmapload.writer.chunks import is_intact
-from mmapload.writer.durable import explained
+from mmapload.writer.durable import explained, open_regular
 from mmapload.writer.journal import read_journal
 from mmapload.writer.workfolder import partial_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from mmapload.preprocessing.build import Build, DoneChunk
     from mmapload.preprocessing.plan import PreprocessPlan
@@ -29,12 +31,17 @@ __all__ = [
     "check_written",
     "done_files",
     "first_line",
+    "replay",
     "write_source_names",
 ]
 
 _ADVICE: Final = (
     "restore it to continue the unfinished store, or start anew with --overwrite (overwrite=True)"
 )
+
+_MOST_SHOWN: Final = 400
+_LONGEST_NAME: Final = 2**24
+"""Bytes of a line that names a sample."""
 
 
 def first_line(plan: PreprocessPlan) -> dict[str, Any]:
@@ -85,7 +92,29 @@ def _shown(value: Any) -> str:
 
 
 def _mismatch(out: str, what: str, saved: str, current: str) -> StateMismatchError:
+    if len(saved) > _MOST_SHOWN:
+        saved = f"{saved[:_MOST_SHOWN]}..."
     return StateMismatchError(f"the unfinished {out} {what}", saved, current)
+
+
+def replay(build: Build, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Take what a journal says, after its first line, for what is done and left out, if it can be so.
+
+    Raises
+    ------
+    StateMismatchError
+        If no run over this source can have written these lines; names the journal.
+    """
+    try:
+        build.replay([checked_entry(entry, build) for entry in entries])
+        check_replayed(build)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        what = (
+            f"has a journal, {build.work.journal}, that is damaged: remove {build.work.path}, or start anew "
+            "with --overwrite (overwrite=True)"
+        )
+        now = f"{len(build.source):,} samples in {build.plan.chunks:,} chunks"
+        raise _mismatch(build.plan.out, what, str(error), now) from None
 
 
 def write_source_names(path: str, source: IndexedSource) -> None:
@@ -106,8 +135,12 @@ def check_names(plan: PreprocessPlan, path: str) -> None:
     """
     source = plan.indexed
     names = (json.dumps(source.name(index)) for index in range(len(source)))
-    with open(path, encoding="ascii") as file:
-        saved = (line.rstrip("\n") for line in file)
+    with contextlib.ExitStack() as stack:
+        saved: Iterator[str] = iter(())
+        with contextlib.suppress(FileNotFoundError):
+            file = stack.enter_context(open_regular(path))
+            lines = iter(lambda: file.readline(_LONGEST_NAME), b"")
+            saved = (line.rstrip(b"\n").decode("ascii", "backslashreplace") for line in lines)
         for index, (then, now) in enumerate(zip_longest(saved, names, fillvalue="none")):
             if then != now:
                 what = f"was begun with another sample {index}, or another number of them; {_ADVICE}"

@@ -10,8 +10,8 @@ import numpy as np
 from crc32c import crc32c
 
 from mmapload.codecs import CHECKSUM_BYTES, checksum
-from mmapload.errors import ChunkError
-from mmapload.writer.durable import explain, write_durably
+from mmapload.errors import ChunkError, MmaploadError
+from mmapload.writer.durable import explain, open_regular, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,7 +85,7 @@ def write_field_chunk(folder: str, field: FieldLayout, chunk: int, rows: npt.NDA
 def is_intact(path: str, written: ChunkFile) -> bool:
     """Read a file whole and say whether it is the one that was written."""
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size != written.nbytes:
                 return False
             buffer = bytearray(min(_PIECE, written.nbytes))
@@ -98,6 +98,6 @@ def is_intact(path: str, written: ChunkFile) -> bool:
                 left -= count
             trailer = file.read(CHECKSUM_BYTES)
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-    except OSError:
+    except (OSError, MmaploadError):
         return False
     return trailer.hex() == written.checksum == found.to_bytes(CHECKSUM_BYTES, "little").hex()

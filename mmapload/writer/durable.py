@@ -5,14 +5,26 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from typing import TYPE_CHECKING, Final
 
+from mmapload.errors import MmaploadError
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterator, Sequence
+    from io import BufferedReader
 
-__all__ = ["NO_ROOM", "TEMPORARY", "explain", "explained", "free_bytes", "sync_folder", "write_durably"]
+__all__ = [
+    "NO_ROOM",
+    "TEMPORARY",
+    "explain",
+    "explained",
+    "free_bytes",
+    "open_regular",
+    "sync_folder",
+    "write_durably",
+]
 
 TEMPORARY: Final = ".tmp"
 """Ending of a file that is being written."""
@@ -77,6 +89,23 @@ def _write_fully(fd: int, parts: list[memoryview]) -> None:
             written -= len(parts.pop(0))
         if written:
             parts[0] = parts[0][written:]
+
+
+def open_regular(path: str) -> BufferedReader:
+    """Open a file to be read, and nothing else: follow no link, and wait for no pipe.
+
+    Raises
+    ------
+    MmaploadError
+        If it is no regular file.
+    OSError
+        If it is a link, or cannot be opened.
+    """
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise MmaploadError(f"{path} is no file, where a run before this one has left one: move it away")
+    return open(fd, "rb")
 
 
 def sync_folder(path: str) -> None:

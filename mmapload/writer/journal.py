@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from mmapload.strictjson import MAX_DEPTH, is_deeper
+from mmapload.writer.durable import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -12,28 +15,39 @@ if TYPE_CHECKING:
 
 __all__ = ["Journal", "read_journal"]
 
+_LONGEST: Final = 2**30
+"""Bytes of a line: 16 for each sample of a chunk, and little else."""
+
 
 def read_journal(path: str) -> tuple[list[dict[str, Any]], int]:
     """Read all whole lines, and how many bytes they take.
 
     A line that was cut short by a crash is the last one, and is left out; so is everything after it.
+
+    Raises
+    ------
+    MmaploadError, OSError
+        If there is something that is no regular file, or cannot be read.
     """
     entries: list[dict[str, Any]] = []
     whole = 0
     try:
-        with open(path, "rb") as file:
-            for line in file:
-                try:
-                    entry = json.loads(line) if line.endswith(b"\n") else None
-                except ValueError:
-                    entry = None
-                if not isinstance(entry, dict):
-                    break
+        with open_regular(path) as file:
+            # What an unfinished copy leaves, zeros for instance, need not be read as far as a line's end.
+            while file.peek(1)[:1] == b"{" and (entry := _entry(line := file.readline(_LONGEST))) is not None:
                 entries.append(entry)
                 whole += len(line)
     except FileNotFoundError:
         pass
     return entries, whole
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line) if line.endswith(b"\n") else None
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) and not is_deeper(entry, MAX_DEPTH) else None
 
 
 class Journal:
