@@ -457,6 +457,22 @@ def test_info_of_a_sample_copes_with_every_kind_of_value(tmp_path, capsys, as_js
         assert "not kept" in printed
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["info", "raw", "\x1b[31mevil"],
+        ["\x1b[31mevil"],
+        ["verify", "a", "--\x1b[31mevil"],
+        ["bench", "a", "--rounds", "\x1b[31mevil"],
+    ],
+)
+def test_arguments_that_would_command_a_terminal_are_shown_escaped(arguments, capsys):
+    assert main(arguments) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told
+    assert r"\x1b[31mevil" in told
+
+
 def test_names_that_would_garble_a_terminal_are_shown_escaped(tmp_path, out, capsys):
     write_npz(tmp_path / "src", 1)
     (tmp_path / "src" / "s_0.npz").rename(tmp_path / "src" / "größe\n\x1b[31m.npz")

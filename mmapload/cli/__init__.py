@@ -10,7 +10,7 @@ import argparse
 import io
 import os
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from mmapload import __version__
 from mmapload.cli import bench, info, preprocess, verify
@@ -95,9 +95,16 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
+class _Parser(argparse.ArgumentParser):
+    """Complains without passing on what an argument has that commands a terminal."""
+
+    def error(self, message: str) -> NoReturn:
+        super().error(printable(message, keep="\n"))
+
+
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     kind = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "mmapload", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=kind, allow_abbrev=False
     )
     parser.add_argument("--version", action="version", version=f"mmapload {__version__}")
