@@ -36,7 +36,7 @@ def store(source, tmp_path):
 def test_a_table_on_standard_output_has_loaders_source_ceilings_and_one_sentence(store, source, capsys):
     assert main(["bench", store, "--source", source, *QUICK]) == 0
     printed, told = capsys.readouterr()
-    heads, rates, sentence = printed.rstrip("\n").split("\n\n")
+    heads, rates, stats, sentence = printed.rstrip("\n").split("\n\n")
     assert heads.splitlines()[0].split() == ["store", store]
     for part in ("all of 12 samples", "batches of 2", "one round", "page cache", "torch"):
         assert part in heads
@@ -55,6 +55,10 @@ def test_a_table_on_standard_output_has_loaders_source_ceilings_and_one_sentence
     ]
     assert lines[-2].startswith("chunk files, pread, ")
     assert lines[-1].startswith("chunk files, populate, ")
+    told_of = stats.splitlines()
+    assert told_of[0] == "The window loader in its last run:"
+    assert told_of[1].split() == ["delivered", "6", "batches,", "12", "samples"]
+    assert "wait" in told_of[-1]
     assert sentence.count("\n") == 0
     assert "window loader" in sentence
     assert "measuring 12 of 12 samples" in told
@@ -79,6 +83,11 @@ def test_json_is_one_object_with_all_rates_and_quiet_tells_no_progress(store, ca
     for rate in found["rates"]:
         assert 0 < rate["least"] <= rate["samples_per_second"] <= rate["most"]
         assert len(rate["seconds"]) == 1
+    of_loader = found["window_loader"]
+    assert (of_loader["batches"], of_loader["samples"]) == (3, 12)
+    assert of_loader["views"] + of_loader["copies"] == 3
+    assert of_loader["training_waited"] >= 0
+    assert of_loader["worker_batches"] is None
     assert found["bound_by"] in {"copying memory", "the disk", "the page cache", "neither", "unknown"}
     assert found["sentence"]
     assert found["machine"]["torch"]

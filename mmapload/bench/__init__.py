@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from mmapload.bench.rounds import Contender, Run, Standing
     from mmapload.bench.verdict import Verdict
     from mmapload.progress import Progress
+    from mmapload.stats import LoaderStats
     from mmapload.store import Store
 
 __all__ = ["Bench", "Settings", "run_bench"]
@@ -73,6 +74,8 @@ class Bench:
         The rates.
     verdict : Verdict
         What bounds the window loader.
+    stats : LoaderStats
+        What the window loader said of itself after its last run.
     notes : tuple of str
         What to know of these figures.
     """
@@ -87,6 +90,7 @@ class Bench:
     file_nbytes: int
     standings: tuple[Standing, ...]
     verdict: Verdict
+    stats: LoaderStats
     notes: tuple[str, ...]
 
 
@@ -155,6 +159,7 @@ def run_bench(
         total,
         tuple(found),
         _verdict(found, part, window),
+        next(each.stats() for each in contenders if each.stats is not None),
         tuple(_notes(found, part, settings, len(rounds), cold=cold)),
     )
 

@@ -23,12 +23,19 @@ from mmapload.samplers import ChunkBatchSampler
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from mmapload.stats import LoaderStats
     from mmapload.store import Store
 
 __all__ = ["INDEX", "Part", "deliver", "fixed_buffers", "loaders"]
 
 INDEX: Final = "index"
 """What `with_index` calls the samples' numbers; a store with a field of that name goes without them."""
+
+_COUNTED: Final = (
+    *("batches", "samples", "training_waited", "data_waited", "chunk_bytes", "row_bytes", "disk_bytes"),
+    *("hits", "misses", "views", "copies"),
+)
+"""What only rises in a loader's stats."""
 
 _Made = TypeVar("_Made")
 
@@ -176,14 +183,38 @@ def loaders(
     made["DataLoader + ChunkBatchSampler"] = plain
     nbytes = part.samples * part.store.layout.sample_nbytes
     for name, make in made.items():
-        prepare = partial(_epoch, make, part, buffers)
-        yield Contender(name, "loader", part.samples, nbytes, files, prepare)
+        told: list[LoaderStats] = []
+        prepare = partial(_epoch, make, part, buffers, told)
+        stats = told.pop if make is windows else None
+        yield Contender(name, "loader", part.samples, nbytes, files, prepare, stats)
 
 
 def _epoch(
-    make: Callable[[int], Loader], part: Part, buffers: dict[str, torch.Tensor], number: int
+    make: Callable[[int], Loader],
+    part: Part,
+    buffers: dict[str, torch.Tensor],
+    told: list[LoaderStats],
+    number: int,
 ) -> Callable[[], float]:
-    return partial(deliver, _quietly(partial(make, number)), part, buffers)
+    loader = _quietly(partial(make, number))
+
+    def run() -> float:
+        if not isinstance(loader, ChunkDataLoader):
+            return deliver(loader, part, buffers)
+        before = loader.stats()
+        seconds = deliver(loader, part, buffers)
+        told[:] = [_between(before, loader.stats())]
+        return seconds
+
+    return run
+
+
+def _between(before: LoaderStats, after: LoaderStats) -> LoaderStats:
+    """Return what was counted between two times: loaders of one dataset share some of the counters."""
+    pairs = {name: (getattr(before, name), getattr(after, name)) for name in _COUNTED}
+    return dataclasses.replace(
+        after, **{name: new - old for name, (old, new) in pairs.items() if None not in {old, new}}
+    )
 
 
 def _quietly(make: Callable[[], _Made]) -> _Made:

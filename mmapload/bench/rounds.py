@@ -14,6 +14,8 @@ from mmapload.measures import bytes_read, cached_bytes, drop_pages_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from mmapload.stats import LoaderStats
+
 __all__ = [
     "MOST_TIMES",
     "Contender",
@@ -55,6 +57,8 @@ class Contender:
     prepare : callable
         Given the number of the round, gets ready and returns the work: a callable that does it once whenever
         it is called, and returns the seconds that it took.
+    stats : callable or None
+        Returns what the loader of the run prepared last says of itself.
     """
 
     name: str
@@ -63,6 +67,7 @@ class Contender:
     nbytes: int
     files: tuple[str, ...]
     prepare: Callable[[int], Callable[[], float]]
+    stats: Callable[[], LoaderStats] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import time
+from dataclasses import asdict
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
@@ -147,6 +148,7 @@ def _told(store: Store, bench: Bench) -> dict[str, Any]:
             }
             for each in bench.standings
         ],
+        "window_loader": asdict(bench.stats),
         "bound_by": bench.verdict.bound,
         "sentence": bench.verdict.sentence,
         "notes": list(bench.notes),
@@ -189,7 +191,8 @@ def _text(store: Store, bench: Bench) -> str:
         if tried:
             best = max(tried, key=lambda each: each.rate)
             rows.append(_row(best, f"{name}, {best.name.rpartition(', ')[2]}"))
-    return f"{table(heads, left=2)}\n\n{table(rows, left=1)}\n\n{bench.verdict.sentence}"
+    stats = f"The window loader in its last run:\n{bench.stats}"
+    return f"{table(heads, left=2)}\n\n{table(rows, left=1)}\n\n{stats}\n\n{bench.verdict.sentence}"
 
 
 def _rounds(count: int) -> str:
