@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,6 +24,7 @@ _FORMS: Final = (
     "or label=-1:int64: for one number a sample"
 )
 _SHAPE: Final = "4x256x448, whole numbers joined by x, or nothing for one number a sample"
+_PARTS: Final = re.compile(r"[+-]?(?:[\d_]+\.?[\d_]*|\.[\d_]+)(?:[eE][+-]?[\d_]+)?")
 _WORDS: Final = {"true": True, "false": False}
 
 
@@ -88,16 +90,23 @@ def _number(text: str) -> Number | None:
     except ValueError:
         pass
     try:
-        number, exact = float(text), Decimal(text)
-    except (ValueError, InvalidOperation):
-        pass
-    else:
-        same = math.isinf(number) == exact.is_infinite() and (number == 0) == exact.is_zero()
-        return number if same else None
-    try:
-        return complex(text)
+        number: Number = float(text)
     except ValueError:
-        return None
+        try:
+            number = complex(text)
+        except ValueError:
+            return None
+    parts = _PARTS.findall(text)  # none of them in words, such as inf
+    return number if all(_is_told(part) for part in parts) else None
+
+
+def _is_told(text: str) -> bool:
+    """Whether a real number, as it is written, is about what it is read as, and not infinite or zero."""
+    try:
+        number, exact = float(text), Decimal(text)
+    except (ValueError, InvalidOperation):  # an exponent beyond even what is written exactly
+        return False
+    return math.isfinite(number) and (number == 0) == exact.is_zero()
 
 
 def _array(text: str, field: str, number: Number, dtype: str, shape: str) -> npt.NDArray[Any]:
