@@ -400,6 +400,22 @@ def test_a_source_inside_the_target_is_refused_and_a_target_inside_the_source_wo
         preprocess(source, tmp_path, 1, overwrite=True)
     for _ in range(2):
         assert len(preprocess(source, source / "out", 1, overwrite=True)) == 3
+    inside = plan_preprocess(source, source / "other", 1)
+    assert inside.in_source
+    assert "inside the source's folder" in inside.describe()
+    for path in (source, source / "s0.npz", f"{source}/*.npz"):
+        plan = plan_preprocess(path, tmp_path / "in.mml", 1)
+        assert not plan.in_source
+        assert "inside the source" not in plan.describe()
+    assert not plan_preprocess(f"{source}/*.npz", source / "other", 1).in_source, "no glob meets it"
+
+
+def test_a_store_given_for_its_source_is_named_as_one(tmp_path: Path) -> None:
+    source = write_npz(tmp_path / "in", samples(3))
+    preprocess(source, tmp_path / "in.mml", 1)
+    for path in (tmp_path / "in.mml", [source, tmp_path / "in.mml"]):
+        with pytest.raises(SourceError, match=r"in\.mml: a store already: give the folder of .npz files"):
+            preprocess(path, tmp_path / "out", 1)
 
 
 def test_the_umask_decides_who_may_read_a_store(tmp_path: Path) -> None:

@@ -334,7 +334,7 @@ def test_paths_that_are_missing_or_of_another_kind_are_refused(tmp_path):
     make(tmp_path, "afile", "a.npz")
     os.mkfifo(tmp_path / "pipe.npz")
     for source, said in (
-        ("missing", "No such file"),
+        ("missing", "No such file or directory: check the path of the folder, file or glob"),
         ("missing/*.npz", "there is no folder"),
         ("afile", r"should end in \.npz"),
         ("pipe.npz", "not a file"),

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from mmapload.errors import SourceError
 from mmapload.sources.listing import list_files
 from mmapload.sources.npz import NpzSource
 from mmapload.sources.samples import IterableSource, SequenceSource
+from mmapload.writer.workfolder import is_store
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,10 +25,11 @@ __all__ = ["OpenedSource", "open_source", "parse_fields"]
 
 @dataclass(frozen=True, slots=True)
 class OpenedSource:
-    """A source, and the files behind it where there are any."""
+    """A source, the files behind it where there are any, and the folders in which all files count."""
 
     source: IndexedSource | IterableSource
     listing: Listing | None = None
+    folders: tuple[str, ...] = ()
 
 
 def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
@@ -68,7 +71,7 @@ def open_source(
     Raises
     ------
     SourceError
-        If there are no files, or paths that do not exist.
+        If there are no files, or paths that do not exist or are stores.
     ValueError
         If a path is empty.
     TypeError
@@ -78,8 +81,11 @@ def open_source(
     if paths is not None:
         if any(not os.fspath(path) for path in paths):
             raise ValueError("a path of the source is empty: give a folder, a file or a glob")
+        folders = tuple(os.fspath(path) for path in paths if os.path.isdir(path))
+        for folder in filter(is_store, folders):
+            raise SourceError(folder, None, "a store already: give the folder of .npz files it was made from")
         listing = list_files(paths, list_file=list_file)
-        return OpenedSource(NpzSource(listing, fields, optional), listing)
+        return OpenedSource(NpzSource(listing, fields, optional), listing, folders)
     if list_file is not None:
         raise TypeError("a list of files goes with paths, not with samples from Python")
     if all(hasattr(source, name) for name in ("kind", "parallel", "schema", "read", "fingerprint")):

@@ -83,6 +83,8 @@ class PreprocessPlan:
         Bytes that an interrupted run has left there, to be used again.
     hidden, foreign : int
         Files of the source that were skipped: names that begin with a dot, and other suffixes.
+    in_source : bool
+        Whether `out` lies in a folder of the source, so that the next run comes across its files.
     """
 
     source: IndexedSource | StreamSource
@@ -97,6 +99,7 @@ class PreprocessPlan:
     present_bytes: int
     hidden: int = 0
     foreign: int = 0
+    in_source: bool = False
 
     @property
     def indexed(self) -> IndexedSource:
@@ -202,6 +205,8 @@ class PreprocessPlan:
             text += f", {self.fill[name]} where missing" if name in self.fill else ""
             lines.append(("" if number else "fields", text))
         lines.append(("store", self.out))
+        if self.in_source:
+            lines.append(("", "inside the source's folder, whose next run skips these files as foreign"))
         batches = self.chunk_length // self.options.batch_size
         of = f"{self.chunk_length:,} samples ({batches:,} x batch {self.options.batch_size:,})"
         each = format_size(self.chunk_length * self.sample_bytes)

@@ -21,7 +21,7 @@ from mmapload.writer.durable import free_bytes
 from mmapload.writer.workfolder import is_store, partial_path
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from mmapload.sources import ArraySpec
     from mmapload.sources.listing import Listing
@@ -87,6 +87,7 @@ def make_plan(
         present_bytes=_size_of(os.path.join(partial_path(target), "store")),
         hidden=opened.listing.hidden if opened.listing else 0,
         foreign=opened.listing.foreign if opened.listing else 0,
+        in_source=_lies_in(target, opened.folders),
     )
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
@@ -175,6 +176,11 @@ def _check_apart(out: str, listing: Listing) -> None:
     for folder in {os.path.dirname(listing.path(index)) for index in range(len(listing))}:
         if os.path.join(os.path.realpath(folder), "").startswith(real):
             raise MmaploadError(f"the source's folder {folder} lies inside {out}: give OUT another name")
+
+
+def _lies_in(out: str, folders: Iterable[str]) -> bool:
+    real = os.path.realpath(out)
+    return any(real.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
 
 
 def _check_schema(schema: Mapping[str, ArraySpec]) -> None:

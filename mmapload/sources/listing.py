@@ -178,7 +178,11 @@ def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> _Origin:
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError) as error:
-        raise SourceError(path, None, f"{getattr(error, 'strerror', error)}{named}") from None
+        what = f"{getattr(error, 'strerror', error)}{named}"
+        if isinstance(error, FileNotFoundError):
+            what += ": check the path"
+            what += "; those in a list start from its folder" if named else " of the folder, file or glob"
+        raise SourceError(path, None, what) from None
     if not stat.S_ISREG(mode):
         raise SourceError(path, None, f"not a file{named}")
     if path.lower().endswith(_UNFINISHED):
