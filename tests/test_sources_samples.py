@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from mmapload.errors import SourceError
+from mmapload.preprocessing import preprocess
 from mmapload.sources.samples import IterableSource, SequenceSource
 from mmapload.sources.values import store_sample
 
@@ -155,3 +156,64 @@ def test_neither_torch_nor_zarr_is_imported() -> None:
         "sys.exit(bool({'torch', 'zarr', 'numcodecs'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+class Lazy(dict[str, Any]):
+    """A sample that raises at one of the questions that a mapping answers."""
+
+    def __init__(self, fails: str) -> None:
+        super().__init__(x=1)
+        self.fails = fails
+
+    def _ask(self, question: str) -> None:
+        if self.fails == question:
+            raise KeyError("the disk is gone")
+
+    def __iter__(self) -> Any:
+        self._ask("iter")
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._ask("len")
+        return super().__len__()
+
+    def __contains__(self, name: object) -> bool:
+        self._ask("contains")
+        return super().__contains__(name)
+
+    def __getitem__(self, name: str) -> Any:
+        self._ask("getitem")
+        return super().__getitem__(name)
+
+
+@pytest.mark.parametrize("fails", ["iter", "len", "contains", "getitem"])
+@pytest.mark.parametrize("fields", [None, "x"])
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_mapping_that_raises_is_an_error_with_the_number_of_its_sample(
+    tmp_path, fails, fields, indexed, first
+):
+    good: list[Any] = [] if first else [{"x": 1}] * 16
+    bad = Lazy(fails)
+    values = [*good, bad, *good]
+    caught = None
+    try:
+        preprocess(values if indexed else iter(values), tmp_path / "out", 2, fields=fields)
+    except SourceError as error:
+        caught = error
+    if caught is not None:
+        assert caught.file == f"sample {len(good)}"
+        assert "the disk is gone" in caught.cause
+    else:  # it was not asked, where fields are chosen or known
+        assert (
+            fails == "len" or (fails == "iter" and (fields or good)) or (fails == "contains" and not fields)
+        )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[np.ma.masked, 1], [[1.0, 2.0], [3.0, np.ma.masked]], (np.ma.array([1, 2], mask=[0, 1]), [3, 4])],
+)
+def test_masks_in_lists_are_refused_as_masked_arrays_are(value):
+    with pytest.raises(SourceError, match="sample 0, member 'x': a store cannot hold a mask"):
+        SequenceSource([{"x": value}]).schema(0)

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from mmapload.errors import SourceError
-from mmapload.sources.values import select, specs_of, store_sample, take_array
+from mmapload.sources.values import names_in, select, specs_of, store_sample, take_array
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -124,7 +124,11 @@ class SequenceSource:
         sample = self._take(index)
         self._taken = (index, sample)
         digest = hashlib.blake2b(digest_size=16)
-        for name in sample if isinstance(sample, Mapping) else ():
+        try:
+            names = names_in(sample, "") if isinstance(sample, Mapping) else []
+        except SourceError:
+            return b""  # `read` will say so
+        for name in names:
             try:
                 array, _ = take_array(sample, name, "")
             except SourceError:
@@ -184,12 +188,7 @@ class IterableSource:
         fields = self._fields
         if fields is None:
             return samples
-        return (
-            {field: sample[name] for name, field in fields.items() if name in sample}
-            if isinstance(sample, Mapping)
-            else sample
-            for sample in samples
-        )
+        return (_chosen(sample, fields, f"sample {index}") for index, sample in enumerate(samples))
 
     def schema(self, *, skip: bool = False) -> dict[str, ArraySpec]:
         """Take the first sample, keep it for later, and return dtype and shape of its arrays.
@@ -224,3 +223,12 @@ class IterableSource:
         if fault is not None:
             raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
         raise SourceError("the iterable", None, "there is no sample in it")
+
+
+def _chosen(sample: Any, fields: Mapping[str, str], where: str) -> Any:
+    """Take the fields that a sample has; or return what is wrong, to be raised when it is to be stored."""
+    try:
+        # It may lack all of them here: only storing it tells what others have.
+        return select(sample, fields, where, fields.values())
+    except SourceError as error:
+        return error

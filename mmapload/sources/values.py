@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["as_array", "select", "spec_of", "specs_of", "store_sample", "take_array"]
+__all__ = ["as_array", "names_in", "select", "spec_of", "specs_of", "store_sample", "take_array"]
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
@@ -30,10 +30,18 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         As numpy or the value's own conversion has it: ragged lists, tensors of a type numpy lacks; and of
         a masked array, which numpy would take without its mask.
     """
-    if isinstance(value, np.ma.MaskedArray):
+    if isinstance(value, np.ma.MaskedArray) or (isinstance(value, list | tuple) and _holds_masks(value)):
         raise TypeError("a store cannot hold a mask: fill it in (array.filled), or give it a name of its own")
     detach = getattr(value, "detach", None)
     return np.asarray(value if detach is None else detach())
+
+
+def _holds_masks(values: Iterable[Any]) -> bool:
+    """Whether a masked array, or `np.ma.masked`, is somewhere in nested lists."""
+    return any(
+        isinstance(each, np.ma.MaskedArray) or (isinstance(each, list | tuple) and _holds_masks(each))
+        for each in values
+    )
 
 
 def spec_of(array: npt.NDArray[Any]) -> ArraySpec:
@@ -71,7 +79,7 @@ def specs_of(sample: Any, where: str, optional: Collection[str] = ()) -> dict[st
     """
     _expect_mapping(sample, where)
     specs = {}
-    for name in sample:
+    for name in names_in(sample, where):
         if not isinstance(name, str):
             raise SourceError(where, None, f"the names of arrays must be text, found {name!r}")
         _, specs[name] = take_array(sample, name, where)
@@ -93,6 +101,25 @@ def take_array(sample: Mapping[str, Any], name: str, where: str) -> tuple[npt.ND
         return array, spec_of(array)
     except Exception as error:
         raise SourceError(where, name, str(error)) from error
+
+
+def names_in(sample: Mapping[Any, Any], where: str) -> list[Any]:
+    """List the names of a sample's arrays.
+
+    Raises
+    ------
+    SourceError
+        If its mapping raises anything.
+    """
+    try:
+        return list(sample)
+    except Exception as error:
+        raise _unlisted(where, error) from error
+
+
+def _unlisted(where: str, error: Exception) -> SourceError:
+    """Return the error of a mapping that raises where it is asked which names it has."""
+    return SourceError(where, None, f"its mapping raised {type(error).__name__}: {error}")
 
 
 def _expect_mapping(sample: Any, where: str) -> None:
@@ -130,14 +157,18 @@ def store_sample(
     if isinstance(sample, SourceError):
         raise sample  # looked at before, when the schema was sought
     _expect_mapping(sample, where)
-    absent = absent_fields(sample, into, optional)
+    try:
+        absent = absent_fields(sample, into, optional)
+        names = list(sample) if absent is None else []
+    except Exception as error:
+        raise _unlisted(where, error) from error
     if absent is None:
-        differing = [name for name in into if name not in sample and name not in optional]
-        differing += [name for name in sample if name not in into]
+        differing = [name for name in into if name not in names and name not in optional]
+        differing += [name for name in names if name not in into]
         raise SourceError(
             where,
             None,
-            f"its fields are {_listed(sample)}, expected {_listed(into)} as in the first sample; "
+            f"its fields are {_listed(names)}, expected {_listed(into)} as in the first sample; "
             f"select those that all samples have; {fill_advice(differing)}",
         )
     for name, place in into.items():
@@ -161,12 +192,17 @@ def select(sample: Any, fields: Mapping[str, str] | None, where: str, optional: 
     """
     if fields is None or not isinstance(sample, Mapping):
         return sample
-    absent = {name: field for name, field in fields.items() if name not in sample and field not in optional}
-    if absent:
-        what = f"has no array {_listed(absent)}; it has {_listed(sample)}"
-        raise SourceError(where, None, f"{what}; {selection_advice(absent, sample)}")
     try:
-        return {field: sample[name] for name, field in fields.items() if name in sample}
+        has = {name for name in fields if name in sample}
+        names = list(sample) if len(has) < len(fields) else []
+    except Exception as error:
+        raise _unlisted(where, error) from error
+    absent = {name: field for name, field in fields.items() if name not in has and field not in optional}
+    if absent:
+        what = f"has no array {_listed(absent)}; it has {_listed(names)}"
+        raise SourceError(where, None, f"{what}; {selection_advice(absent, names)}")
+    try:
+        return {field: sample[name] for name, field in fields.items() if name in has}
     except Exception as error:
         raise SourceError(where, None, str(error)) from error
 
