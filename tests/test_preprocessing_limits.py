@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from mmapload.errors import MmaploadError
@@ -105,3 +106,13 @@ def test_a_mount_point_is_refused_before_anything_is_written(small_disk: Path) -
     assert os.listdir(small_disk) == []
     assert os.listdir(small_disk.parent) == ["disk"]
     assert len(preprocess(samples(2), small_disk / "store", 1)) == 2
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_a_sample_larger_than_any_memory_is_refused_by_name_with_its_size(
+    tmp_path: Path, indexed: bool
+) -> None:
+    values = [{"x": np.broadcast_to(np.uint8(0), (2**45,))}]
+    with pytest.raises(MmaploadError, match="32 TiB"):
+        preprocess(values if indexed else iter(values), tmp_path / "out", 1)
+    assert os.listdir(tmp_path) == []

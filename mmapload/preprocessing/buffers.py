@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from mmapload.errors import MmaploadError
+from mmapload.sizes import format_size
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from mmapload.layout import StoreLayout
+    from mmapload.layout import FieldLayout, StoreLayout
 
 __all__ = ["BufferSets", "Rows", "chunk_rows"]
 
@@ -36,15 +39,29 @@ class BufferSets:
             self._idle.put(None)
 
     def take(self) -> Rows:
-        """Wait for a set that nobody uses."""
-        return self._idle.get() or {
-            field.name: np.empty((field.chunk_length, *field.shape), field.dtype)
-            for field in self._layout.fields
-        }
+        """Wait for a set that nobody uses.
+
+        Raises
+        ------
+        MmaploadError
+            If there is no memory for another one.
+        """
+        return self._idle.get() or {field.name: _memory(field) for field in self._layout.fields}
 
     def give(self, rows: Rows) -> None:
         """Return a set."""
         self._idle.put(rows)
+
+
+def _memory(field: FieldLayout) -> npt.NDArray[Any]:
+    try:
+        return np.empty((field.chunk_length, *field.shape), field.dtype)
+    except (MemoryError, ValueError):  # ValueError: more than there are addresses
+        raise MmaploadError(
+            f"no memory for a chunk of field {field.name!r}: {field.chunk_length:,} samples of "
+            f"{format_size(field.sample_nbytes)} each, as the first one has; take a smaller batch size or chunk "
+            "size, or fewer jobs, or store smaller arrays"
+        ) from None
 
 
 def chunk_rows(rows: Rows, samples: int, length: int) -> Rows:
