@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChunkContent",
     "expect_checksum",
+    "expect_size",
     "fresh_bytes",
     "open_chunk_file",
     "read_chunk_file",
@@ -135,6 +136,18 @@ def _allocated(
         advice = "close other programs, or preprocess again with a smaller --chunk-bytes"
         expected = f"{nbytes} bytes of memory to read it"
         raise ChunkError(layout.name, chunk, path, expected, "too little", advice) from error
+
+
+def expect_size(layout: FieldLayout, chunk: int, path: str) -> None:
+    """Refuse a chunk file that is missing, or of a size that cannot be right.
+
+    Raises
+    ------
+    ChunkError
+        As `open_chunk_file` does.
+    """
+    fd, _ = open_chunk_file(layout, chunk, path)
+    os.close(fd)
 
 
 def open_chunk_file(layout: FieldLayout, chunk: int, path: str) -> tuple[int, int]:

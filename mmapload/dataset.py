@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, get_worker_info
 from mmapload.batches import ReadyBatch, Sample
 from mmapload.budget import resolve_budget
 from mmapload.checks import VERIFY, Checks, Verify
-from mmapload.chunkfile import open_chunk_file
+from mmapload.chunkfile import expect_size
 from mmapload.gather import BatchReader, Take
 from mmapload.order import Geometry
 from mmapload.ranks import processes_here
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.layout import FieldLayout
-    from mmapload.store import Store
 
 __all__ = ["ChunkDataset", "Sample"]
 
@@ -102,7 +101,9 @@ class ChunkDataset(Dataset[Any]):
         self.store.expect_all_files(self.fields)
         self.memory = resolve_budget(memory)
         if self.memory < self.chunk_nbytes:
-            _expect_sizes(self.store, self.fields)
+            for field in self.fields:
+                if field.sample_nbytes:  # blame a store that claims larger chunks than its files can hold
+                    expect_size(field, 0, self.store.chunk_path(field, 0))
             raise ValueError(
                 f"memory={memory!r} is {format_size(self.memory)} here, and one chunk takes "
                 f"{format_size(self.chunk_nbytes)}: give more memory, load fewer fields, or preprocess "
@@ -112,7 +113,7 @@ class ChunkDataset(Dataset[Any]):
         self.workers = 0  # told by ChunkDataLoader, so that a window fits in each
         self._checks = self._make_checks(verify)
         self._reading: BatchReader | None = None
-        self._warned = _shared_byte()
+        self._warned = mmap.mmap(-1, 1)  # a byte that forked workers share, those of every epoch
 
     def _choose(self, names: Sequence[str] | None) -> tuple[FieldLayout, ...]:
         if names is None:
@@ -204,8 +205,19 @@ class ChunkDataset(Dataset[Any]):
         """
         if type(self).__getitem__ is not ChunkDataset.__getitem__:
             return [self[index] for index in indices]
-        take = indices.take if isinstance(indices, SlotIndices) and self.transform is None else None
-        return self.finish(self.read(indices, take))
+        if not isinstance(indices, SlotIndices):
+            return self.finish(self.read(indices))
+        batch = self._read_before(indices)
+        return self.finish(batch or self.read(indices, indices.take if self.transform is None else None))
+
+    def _read_before(self, indices: SlotIndices) -> ReadyBatch | None:
+        """Return a batch that another process has read for this one, None if it has not."""
+        tensors, arrays = indices.tensors, indices.arrays(self.fields)
+        if arrays is not None:
+            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            if self.with_index:
+                tensors["index"] = torch.from_numpy(self._positions(indices))
+        return None if tensors is None else ReadyBatch(tensors, len(indices))
 
     def finish(self, batch: ReadyBatch) -> Sequence[Any]:
         """Apply the transform, if there is one, to every sample of a batch."""
@@ -303,18 +315,5 @@ class ChunkDataset(Dataset[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._checks = self._make_checks(state["_checks"])
-        self._warned = _shared_byte()
+        self._warned = mmap.mmap(-1, 1)
         self._warned[0] = state["_warned"]
-
-
-def _shared_byte() -> mmap.mmap:
-    """Return a byte, 0 at first, that this process shares with those it forks: workers of every epoch."""
-    return mmap.mmap(-1, 1)
-
-
-def _expect_sizes(store: Store, fields: Iterable[FieldLayout]) -> None:
-    """Blame a store that claims larger chunks than its files can hold, before the memory is blamed."""
-    for field in fields:
-        if field.sample_nbytes:
-            fd, _ = open_chunk_file(field, 0, store.chunk_path(field, 0))
-            os.close(fd)

@@ -10,8 +10,9 @@ from mmapload.devices import checked_device
 from mmapload.pipeline import group_size
 from mmapload.plans import LoaderPlan, plan_of
 from mmapload.samplers import ChunkBatchSampler, ChunkSampler
-from mmapload.serving import ServingLoader
+from mmapload.serving import ServingLoader, reads_for_workers
 from mmapload.stats import LoaderStats, disk_bytes, gathered_stats
+from mmapload.workers.sending import READ_AHEAD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -121,7 +122,9 @@ persistent_workers, pin_memory_device, in_order
         elif memory != "auto":
             raise ValueError("memory belongs to the dataset: pass it to ChunkDataset(memory=...)")
         if isinstance(dataset, ChunkDataset):
-            dataset.workers = num_workers
+            # A batch of a compressed store is decoded in this process, for whichever worker it goes to.
+            batched = batch_size is not None
+            dataset.workers = 0 if batched and reads_for_workers(dataset, num_workers) else num_workers
         if "transform" in others:
             raise TypeError("a transform belongs to the dataset: ChunkDataset(path, transform=...)")
         if prefetch_factor is not None and not (isinstance(prefetch_factor, int) and prefetch_factor >= 1):
@@ -172,7 +175,8 @@ persistent_workers, pin_memory_device, in_order
 
     def _follow(self, chunks: ChunkBatchSampler) -> None:
         self._chunks = chunks
-        chunks.sampler.lag = self.num_workers * self._prefetch  # batches that are not read yet
+        reads = reads_for_workers(self.dataset, self.num_workers)
+        chunks.sampler.lag = READ_AHEAD if reads else self.num_workers * self._prefetch  # not read yet
         dataset = self.dataset
         if self.num_workers == 0 and isinstance(dataset, ChunkDataset):
             nbytes = chunks.batch_size * sum(field.sample_nbytes for field in dataset.fields)

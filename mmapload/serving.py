@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +20,17 @@ from mmapload.finishing import Finishing, TransformedCollate
 from mmapload.pipeline import prepared_in_threads
 from mmapload.stats import CountedSampler, Deliveries, disk_bytes
 from mmapload.workers.collating import SlotCollate
-from mmapload.workers.handover import Handover, SlotSampler
+from mmapload.workers.handover import Handover
+from mmapload.workers.sending import READ_AHEAD, SlotSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from mmapload.gather import Take
     from mmapload.pipeline import Prepared
     from mmapload.samplers import ChunkSampler
 
-__all__ = ["ServingLoader"]
+__all__ = ["ServingLoader", "reads_for_workers"]
 
 
 class ServingLoader(DataLoader[Any]):
@@ -64,16 +68,19 @@ class ServingLoader(DataLoader[Any]):
     def _get_iterator(self) -> Any:
         """Make torch's iterator; batches of worker processes come back in recycled memory."""
         dataset, collate_fn, transform = self.dataset, self.collate_fn, self.batch_transform
-        slots = None
+        slots, reads = None, False
         if self.num_workers and self.batch_sampler is not None and isinstance(dataset, ChunkDataset):
             size = getattr(self.batch_sampler, "batch_size", None)
             nbytes = size * sum(field.sample_nbytes for field in dataset.fields) if size else None
-            slots = self._handover.begin(self.num_workers * self._prefetch, nbytes)
+            reads = reads_for_workers(dataset, self.num_workers)
+            outstanding = self.num_workers * self._prefetch + (READ_AHEAD if reads else 0)
+            slots = self._handover.begin(outstanding, nbytes)
         batches: Any = self.batch_sampler
         if slots is not None:
             # Where nobody but the dataset sees a batch before it is sent, it may be put together in its slot.
             plain = type(dataset) is ChunkDataset and collate_fn is default_collate and transform is None
-            batches = SlotSampler(batches, self.num_workers, slots, gather=plain)
+            read = partial(_read, dataset) if reads and isinstance(dataset, ChunkDataset) else None
+            batches = SlotSampler(batches, self.num_workers, slots, gather=plain, read=read)
             collate_fn = SlotCollate(collate_fn, slots.file, transform)
         elif transform is not None:
             collate_fn = TransformedCollate(collate_fn, transform)
@@ -132,6 +139,7 @@ class ServingLoader(DataLoader[Any]):
         sampler = iterator._index_sampler  # noqa: SLF001 - what `_get_iterator` gave it
         slots = sampler.slots if isinstance(sampler, CountedSampler) else None
         if slots is not None and not any(_are_alive(iterator)):
+            sampler.sampler.close()
             self._handover.end(slots)
 
     def _from_threads(self, dataset: ChunkDataset, sampler: ChunkSampler) -> Iterator[Any]:
@@ -166,6 +174,23 @@ class ServingLoader(DataLoader[Any]):
         batch = finishing.deliver(prepared)
         self._deliveries.note(prepared.samples, asked, prepared.ready)
         return batch
+
+
+def reads_for_workers(dataset: Any, workers: int) -> bool:
+    """Say whether the process that trains reads batches for its workers: decoding once, not once in each."""
+    kind = type(dataset)
+    return (
+        workers > 0
+        and isinstance(dataset, ChunkDataset)
+        and not dataset.is_raw
+        and hasattr(os, "memfd_create")
+        and kind.__getitem__ is ChunkDataset.__getitem__
+        and kind.__getitems__ is ChunkDataset.__getitems__
+    )
+
+
+def _read(dataset: ChunkDataset, indices: list[int], take: Take | None) -> dict[str, torch.Tensor]:
+    return dataset.read(indices, take).tensors
 
 
 def _are_alive(iterator: Any) -> list[bool]:

@@ -526,11 +526,18 @@ def test_our_batch_sampler_given_to_our_loader_is_served_by_threads(path: str) -
     assert numbers(loader) == numbers(ChunkDataLoader(ds, 4, shuffle=True, seed=3))
 
 
+class OwnDataset(ChunkDataset):
+    """Has samples of its own making, so that every worker reads them."""
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(index)
+
+
 @pytest.mark.filterwarnings("ignore:This DataLoader will create 4 worker processes")
 def test_a_window_fits_in_the_share_of_every_worker_that_decodes(tmp_path: Path) -> None:
     path = write_store(tmp_path / "store", 203, codec="zstd")
     ds = ChunkDataset(path)
-    held = ChunkDataset(path, memory=24 * ds.chunk_nbytes)
+    held = OwnDataset(path, memory=24 * ds.chunk_nbytes)
     window = 8 * ds.store.layout.chunk_length
     assert ChunkDataLoader(held, 4, shuffle=True, window=window).sampler.window == window
     with pytest.warns(UserWarning, match="do not fit"):

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from mmapload.windows import levels_to_caller
-from mmapload.workers.indices import SlotIndices
 from mmapload.workers.memory import SlotFile
 from mmapload.workers.slots import Counts, Slots
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["Handover", "SlotSampler"]
+__all__ = ["Handover"]
 
 SPARE_SLOTS: Final = 8
 """Beyond the batches in preparation: the batch in use, the one before it, and some that are kept."""
@@ -91,39 +86,3 @@ class Handover:
                 stacklevel=levels_to_caller(),
             )
         return batch
-
-
-class SlotSampler:
-    """Yields what a batch sampler yields, each list of indices with a free slot.
-
-    Parameters
-    ----------
-    batch_sampler : iterable of list of int
-        Anything else than a list in it is yielded as it is.
-    workers : int
-        torch sends to them in turn.
-    slots : Slots
-        Of this iteration.
-    gather : bool
-        As for `SlotIndices`.
-    """
-
-    def __init__(self, batch_sampler: Any, workers: int, slots: Slots, *, gather: bool) -> None:
-        self.batch_sampler = batch_sampler
-        self.workers = workers
-        self.slots = slots
-        self.gather = gather
-
-    def __len__(self) -> int:
-        return len(self.batch_sampler)
-
-    def __iter__(self) -> Iterator[Any]:
-        # torch asks for the first indices of an epoch when its workers have done with the epoch before.
-        self.slots.reclaim()
-        yield from map(self._with_slot, self.batch_sampler, itertools.cycle(range(self.workers)))
-
-    def _with_slot(self, indices: Any, worker: int) -> Any:
-        if type(indices) is not list:
-            self.slots.counts.no_slot += 1
-            return indices
-        return SlotIndices(indices, self.slots.file.key, self.slots.assign(worker), gather=self.gather)

@@ -10,7 +10,11 @@ from mmapload.workers.memory import SlotFile
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    import numpy.typing as npt
+    import torch
+
     from mmapload.codecs import Bytes
+    from mmapload.layout import FieldLayout
 
 __all__ = ["SlotIndices", "SlotWriter", "claim_writer"]
 
@@ -70,9 +74,13 @@ class SlotIndices(list[int]):
     ----------
     take : callable or None
         In a worker, where there is a slot to gather in: gives memory for so many bytes, or None.
+    nbytes_read : int
+        Bytes of the batch that lie in the slot already, read by the process that trains; 0 if it did not.
+    tensors : dict of str to Tensor, or None
+        What that process has read where there was no slot.
     """
 
-    __slots__ = ("gather", "key", "slot", "take")
+    __slots__ = ("gather", "key", "nbytes_read", "slot", "take", "tensors")
 
     def __init__(self, numbers: Iterable[int], key: int, slot: int | None, *, gather: bool) -> None:
         super().__init__(numbers)
@@ -80,9 +88,37 @@ class SlotIndices(list[int]):
         self.slot = slot
         self.gather = gather
         self.take: Callable[[int], Bytes | None] | None = None
+        self.nbytes_read = 0
+        self.tensors: dict[str, torch.Tensor] | None = None
 
     def __reduce__(self) -> tuple[Callable[..., SlotIndices], tuple[Any, ...]]:
-        return _receive, (list(self), self.key, self.slot, self.gather)
+        return _receive, (list(self), self.key, self.slot, self.gather, self.nbytes_read, self.tensors)
+
+    def arrays(self, fields: Iterable[FieldLayout]) -> dict[str, npt.NDArray[Any]] | None:
+        """Return the samples that were read into the slot, in a worker; None if they were not.
+
+        Parameters
+        ----------
+        fields : iterable of FieldLayout
+            Those that were read, in that order.
+
+        Returns
+        -------
+        dict of str to ndarray
+            Shape (len(self), *field shape): in the slot if `gather`, else in memory of its own, since whoever
+            gets the samples may keep them.
+        """
+        if self.slot is None or not self.nbytes_read:
+            return None
+        take = self.take or SlotWriter(SlotFile.find(self.key), self.slot).take
+        found = {}
+        for field in fields:
+            memory = take(len(self) * field.sample_nbytes)
+            if memory is None:
+                return None
+            array = memory.view(field.dtype).reshape((len(self), *field.shape))
+            found[field.name] = array if self.gather else array.copy()
+        return found
 
 
 class _Received:
@@ -91,13 +127,21 @@ class _Received:
     writer: SlotWriter | None = None
 
 
-def _receive(numbers: list[int], key: int, slot: int | None, gather: bool) -> SlotIndices:
+def _receive(
+    numbers: list[int],
+    key: int,
+    slot: int | None,
+    gather: bool,
+    nbytes_read: int,
+    tensors: dict[str, torch.Tensor] | None,
+) -> SlotIndices:
     """Take indices out of a worker's queue.
 
     torch's worker has one batch in work at a time: it takes indices from its queue, fetches, collates, and
     only then takes the next. The collate function gets to see samples only; so the slot is noted here.
     """
     indices = SlotIndices(numbers, key, slot, gather=gather)
+    indices.nbytes_read, indices.tensors = nbytes_read, tensors
     _Received.writer = None if slot is None else SlotWriter(SlotFile.find(key), slot)
     if gather and _Received.writer is not None:
         indices.take = _Received.writer.take
