@@ -59,6 +59,9 @@ def parse_chain(chain: object, itemsize: int) -> Codec:
 def _settings(entry: Mapping[str, Any], known: AbstractSet[str]) -> Mapping[str, Any]:
     """Return the configuration of a codec; any other key in it might change what the bytes mean."""
     name, settings = entry["name"], entry.get("configuration", {})
+    foreign = [key for key in entry if key not in {"name", "configuration"}]
+    if foreign:
+        raise ValueError(f"{shown(foreign[0])} beside the configuration of {name} is none of this format's")
     if not isinstance(settings, dict):
         raise ValueError(f"the configuration of {name} must be an object, found {shown(settings)}")  # noqa: TRY004 - one kind of error for all bad metadata
     foreign = [key for key in settings if key not in known]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from crc32c import crc32c
 
-from mmapload.frames import blosc_content_nbytes, zstd_content_nbytes
+from mmapload.frames import blosc_content_nbytes, expect_one_zstd_frame, zstd_content_nbytes
 
 __all__ = [
     "CHECKSUM_BYTES",
@@ -144,6 +144,7 @@ class ZstdCodec:
 
         # numcodecs leaves the rest of `out` as it was when a frame is smaller, so its size is read first.
         _expect_nbytes(self, encoded, out)
+        expect_one_zstd_frame(encoded)
         try:
             zstd.decompress(encoded, out)
         except RuntimeError as error:

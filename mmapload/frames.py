@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["EXPANSION", "blosc_content_nbytes", "zstd_content_nbytes"]
+__all__ = ["EXPANSION", "blosc_content_nbytes", "expect_one_zstd_frame", "zstd_content_nbytes"]
 
 _ZSTD: Final = 2**17 // 4
 _LZ4: Final = 255
@@ -35,6 +35,34 @@ def zstd_content_nbytes(frame: npt.NDArray[np.uint8]) -> int:
     ValueError
         If it is no such frame, or does not say.
     """
+    start, width = _zstd_content_place(frame)
+    return int.from_bytes(frame[start : start + width].tobytes(), "little") + (256 if width == 2 else 0)
+
+
+def expect_one_zstd_frame(frame: npt.NDArray[np.uint8]) -> None:
+    """See to it that a Zstandard frame ends where its bytes do, by its blocks' headers (section 3.1.1.2).
+
+    Decoders go on with what follows a frame: another one, even of no content, or one to be skipped.
+
+    Raises
+    ------
+    ValueError
+        If bytes follow it, or some are missing.
+    """
+    at = sum(_zstd_content_place(frame))
+    last, view = False, memoryview(frame)
+    while not last and at + 3 <= frame.nbytes:
+        block = int.from_bytes(view[at : at + 3], "little")
+        last = bool(block & 1)
+        # A block of one byte that is repeated has this byte alone.
+        at += 3 + (1 if block >> 1 & 3 == 1 else block >> 3)
+    at += 4 * (int(frame[4]) >> 2 & 1)  # the content's checksum
+    if not last or at != frame.nbytes:
+        raise ValueError(f"a zstd frame that ends at byte {at:,}, in {frame.nbytes:,} bytes")
+
+
+def _zstd_content_place(frame: npt.NDArray[np.uint8]) -> tuple[int, int]:
+    """Return where the content size stands in a frame's header, and its width: it ends the header."""
     header = frame[:18].tobytes()
     if header[:4] != _ZSTD_MAGIC or len(header) < 6:
         raise ValueError("no zstd frame")
@@ -44,7 +72,7 @@ def zstd_content_nbytes(frame: npt.NDArray[np.uint8]) -> int:
     start = 5 + (1 - single_segment) + (0, 1, 2, 4)[descriptor & 3]
     if width == 0 or start + width > len(header):
         raise ValueError("a zstd frame that does not say how many bytes it holds")
-    return int.from_bytes(header[start : start + width], "little") + (256 if width == 2 else 0)
+    return start, width
 
 
 def blosc_content_nbytes(frame: npt.NDArray[np.uint8]) -> int:

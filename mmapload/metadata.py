@@ -185,7 +185,7 @@ def _parse_shapes(
 
 
 def _regular_grid(grid: object) -> tuple[int, ...]:
-    if not isinstance(grid, dict) or grid.get("name") != "regular":
+    if not isinstance(grid, dict) or set(grid) != {"name", "configuration"} or grid["name"] != "regular":
         return ()
     settings = grid.get("configuration")
     if not isinstance(settings, dict) or set(settings) != {"chunk_shape"}:

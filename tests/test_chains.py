@@ -68,6 +68,9 @@ def blosc(**changes: object) -> dict[str, object]:
             [BYTES, {"name": "zstd", "configuration": {"level": 3, "dict": 1}}, CRC],
             "'dict' is no setting of zstd",
         ),
+        ([BYTES, {"name": "crc32c", "evil": 1}], "'evil' beside the configuration of crc32c"),
+        ([BYTES, blosc() | {"must_understand": False}, CRC], "'must_understand' beside .* of blosc"),
+        ([BYTES | {"evil": 1}, CRC], "'evil' beside the configuration of bytes"),
         ([BYTES, {"name": "zstd", "configuration": []}, CRC], "configuration of zstd must be an object"),
         (
             [BYTES, {"name": "crc32c", "configuration": {"location": "start"}}],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mmapload.codecs import CODEC_NAMES, BloscCodec, codec_named
+from mmapload.codecs import CODEC_NAMES, BloscCodec, ZstdCodec, codec_named
 from mmapload.frames import EXPANSION, blosc_content_nbytes, zstd_content_nbytes
 
 CONTENT = {"zstd": zstd_content_nbytes, "blosc-lz4": blosc_content_nbytes, "blosc-zstd": blosc_content_nbytes}
@@ -60,6 +60,35 @@ def test_every_codec_has_its_bound():
 def test_what_is_no_zstd_frame_is_refused(frame, told):
     with pytest.raises(ValueError, match=told):
         zstd_content_nbytes(np.frombuffer(frame, np.uint8))
+
+
+EMPTY = b"\x28\xb5\x2f\xfd\x20\x00\x01\x00\x00"
+TO_BE_SKIPPED = b"\x50\x2a\x4d\x18\x04\x00\x00\x00skip"
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("level", [-5, 3, 19])
+@pytest.mark.parametrize("nbytes", [1, 300, 2**17, 2**17 + 1, 2**20 + 7])
+@pytest.mark.parametrize("kind", ["zeros", "text", "noise"])
+def test_exactly_one_zstd_frame_is_decoded(checksum, level, nbytes, kind):
+    content = {
+        "zeros": np.zeros(nbytes, np.uint8),
+        "text": np.resize(np.frombuffer(b"some text, again and again; ", np.uint8), nbytes),
+        "noise": np.random.default_rng(0).integers(0, 256, nbytes, np.uint8),
+    }[kind]
+    codec = ZstdCodec(level, checksum)
+    frame = codec.encode(content)
+    out = np.empty_like(content)
+    codec.decode(frame, out)
+    assert (out == content).all()
+    for more in (EMPTY, TO_BE_SKIPPED, frame.tobytes(), b"\0"):
+        with pytest.raises(
+            ValueError, match=f"ends at byte {frame.nbytes:,}, in {frame.nbytes + len(more):,}"
+        ):
+            codec.decode(np.frombuffer(frame.tobytes() + more, np.uint8), out)
+    for less in (1, 4, frame.nbytes // 2):
+        with pytest.raises(ValueError, match="zstd frame"):
+            codec.decode(frame[:-less], out)
 
 
 @pytest.mark.parametrize(("frame", "told"), [(bytes(15), "header of 16"), (bytes(17), "of 0 bytes in 17")])

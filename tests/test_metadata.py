@@ -207,6 +207,7 @@ def test_no_note_of_a_root_may_be_missing(key):
         (["data_type"], {"name": "numpy.datetime64", "configuration": {"unit": "s"}}, "numpy.datetime64"),
         (["data_type"], None, "found None"),
         (["chunk_grid"], {"name": "rectilinear", "configuration": {}}, "rectilinear"),
+        (["chunk_grid", "evil"], 1, "expected a regular grid"),
         (["chunk_grid"], "regular", "as shape has, found 'regular'"),
         (["chunk_grid", "configuration"], None, "expected a regular grid"),
         (["chunk_grid", "configuration", "offset"], [1, 0, 0], "expected a regular grid"),
