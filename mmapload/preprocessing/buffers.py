@@ -59,8 +59,8 @@ def _memory(field: FieldLayout) -> npt.NDArray[Any]:
     except (MemoryError, ValueError):  # ValueError: more than there are addresses
         raise MmaploadError(
             f"no memory for a chunk of field {field.name!r}: {field.chunk_length:,} samples of "
-            f"{format_size(field.sample_nbytes)} each, as the first one has; take a smaller batch size or chunk "
-            "size, or fewer jobs, or store smaller arrays"
+            f"{format_size(field.sample_nbytes)} each, as the first one has; take a smaller batch size, "
+            "smaller chunks or fewer jobs, or store smaller arrays"
         ) from None
 
 
