@@ -6,33 +6,25 @@ makes the input again.
 
 from __future__ import annotations
 
-import base64
 import io
 import os
 import random
-import signal
 import struct
 import tracemalloc
 import warnings
-import zlib
-from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import strategies as st
 
 from mmapload.errors import MmaploadError
 from mmapload.sources import ArraySpec
 from mmapload.sources.listing import Listing
 from mmapload.sources.npz import NpzSource
-from tests.fuzzing import inputs
+from tests.fuzzing import PER_SEED, inputs, reproducible, seeds, watched
 from tests.npz_files import full_zip64_bytes, npy_bytes, npz_bytes, zip_bytes
 
 INPUTS = inputs(60_000)
 WITH_MEMORY = max(1, INPUTS // 20)  # of these also the memory is measured, which takes several times as long
-PER_SEED = 100
-SECONDS_PER_SEED = 20  # of CPU time; a hundred inputs take some twentieth of a second
 
 # Whatever warns would print what a stranger wrote, or fail where warnings are errors.
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.timeout(300 + INPUTS // 50)]
@@ -292,56 +284,6 @@ def check_witness(data, sample):
                 assert found.tobytes() == native.tobytes()
 
 
-class HangError(BaseException):
-    """Of no class that anyone catches on the way."""
-
-
-@contextmanager
-def watched():
-    """Give up when so much CPU time has been used; the clock on the wall stays with pytest."""
-
-    def stop(signal_number, frame):
-        raise HangError
-
-    old = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS_PER_SEED)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, old)
-
-
-@contextmanager
-def reproducible(seed, number, data):
-    try:
-        yield
-    except (Exception, HangError) as error:
-        packed = base64.b64encode(zlib.compress(data)).decode()
-        raise AssertionError(
-            f"made({seed}, {number}): {type(error).__name__}: {error}\n"
-            f"zlib.decompress(base64.b64decode({packed!r}))"
-        ) from error
-
-
-def seeds(count):
-    """Run a test for as many seeds as make so many inputs; what fails is not made smaller, it is small."""
-
-    def decorate(test):
-        examples = -(-count // PER_SEED)
-        slow = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
-        chosen = settings(
-            max_examples=examples,
-            phases=[Phase.generate],
-            database=None,
-            suppress_health_check=slow,
-            deadline=None,
-        )
-        return chosen(given(st.integers(0, 2**48))(test))
-
-    return decorate
-
-
 @pytest.fixture(scope="module")
 def file():
     opened = File()
@@ -359,7 +301,7 @@ def test_whatever_is_in_a_file_it_is_refused_or_read_as_numpy_reads_it(file, cou
     with watched():
         for number in range(PER_SEED):
             data = made(seed, number)
-            with reproducible(seed, number, data):
+            with reproducible(f"made({seed}, {number})", data):
                 sample = file.take(data)
                 counts["refused" if sample is None else "read"] += 1
                 if sample is not None:
@@ -381,7 +323,7 @@ def test_no_input_takes_more_memory_than_a_few_of_its_bytes(file, seed):
     with watched():
         for number in range(PER_SEED):
             data = made(seed, number)
-            with reproducible(seed, number, data):
+            with reproducible(f"made({seed}, {number})", data):
                 tracemalloc.start()
                 try:
                     file.take(data)
