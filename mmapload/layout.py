@@ -205,8 +205,13 @@ def chunk_length_for(
     return batches * batch_size
 
 
-def check_field_names(names: Iterable[str]) -> list[str]:
+def check_field_names(names: Iterable[str], sources: Mapping[str, str] | None = None) -> list[str]:
     """Return what is wrong with these names of fields, with the renaming to type; empty if nothing is.
+
+    Parameters
+    ----------
+    sources : mapping of str to str, optional
+        The names of the arrays that fields are made from, where they have others.
 
     Examples
     --------
@@ -214,7 +219,7 @@ def check_field_names(names: Iterable[str]) -> list[str]:
     ["the field name 'enc/W' contains '/': rename it, for instance --fields enc/W=enc_W"]
     """
     return [
-        f"the field name {shown(name)} {reason}: {_renaming(name, better)}"
+        f"the field name {shown(name)} {reason}: {_renaming((sources or {}).get(name, name), better)}"
         for name, reason, better in name_faults(names)
     ]
 

@@ -486,3 +486,18 @@ def test_memory_stays_under_the_stated_bound(tmp_path: Path, codec: str) -> None
     assert total >= 2**27
     assert bound <= 2**25
     assert grown < bound + 24 * 2**20
+
+
+def test_a_new_name_that_no_field_can_have_is_refused_with_what_to_type_for_the_array(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"field name '\.\.' .*: rename it, .*--fields x=field"):
+        preprocess(samples(2), tmp_path / "out", 1, fields="x=..")
+
+
+def test_fields_that_are_no_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"fields: expected names such as a,b=c, found \[1\]"):
+        preprocess(samples(2), tmp_path / "out", 1, fields=[1])  # type: ignore[list-item]
+
+
+def test_a_stand_in_of_more_digits_than_python_writes_is_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"fill: 'x' is a number of 16,610 bits, which no dtype holds"):
+        preprocess(samples(2), tmp_path / "out", 1, fill={"x": 10**5000})

@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from mmapload.sources import ArraySpec, IndexedSource
 
 __all__ = ["Number", "StandIn", "check_fill", "exactly", "read_filled", "stand_in", "write_stand_ins"]
+
+_MOST_BITS: Final = 1024
+"""Of a whole number: a float64 holds none that has more."""
 
 Number: TypeAlias = bool | int | float | complex
 """A value for every element of an array whose dtype and shape are those that other samples have."""
@@ -107,6 +110,10 @@ def check_fill(
             taken = ", ".join(repr(name) for name in fields.values())
             raise ValueError(f"fill: {field!r} is not among the fields that are taken, {taken}: add it there")
         plain = value.item() if isinstance(value, np.generic) else value
+        if isinstance(plain, int) and plain.bit_length() > _MOST_BITS:
+            raise ValueError(
+                f"fill: {field!r} is a number of {plain.bit_length():,} bits, which no dtype holds"
+            )
         checked[field] = plain if isinstance(plain, bool | int | float | complex) else _given(field, plain)
     return checked
 

@@ -37,8 +37,8 @@ def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict
 
     Raises
     ------
-    ValueError
-        If a part is empty, or a name is there twice.
+    ValueError, TypeError
+        If a part is empty or no text, or a name is there twice.
 
     Examples
     --------
@@ -51,6 +51,8 @@ def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict
         pairs = [(str(old), str(new)) for old, new in fields.items()]
     else:
         parts = fields.split(",") if isinstance(fields, str) else list(fields)
+        if not all(isinstance(part, str) for part in parts):
+            raise TypeError(f"fields: expected names such as a,b=c, found {fields!r}")
         pairs = []
         for part in parts:
             old, separator, new = (side.strip() for side in part.partition("="))

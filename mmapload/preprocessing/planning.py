@@ -73,7 +73,7 @@ def make_plan(
     if opened.listing is not None:
         _check_apart(target, opened.listing)
     found = survey(opened, options, wanted_fill)
-    _check_schema(found.schema)
+    _check_schema(found.schema, {new: old for old, new in options.fields or ()})
     plan = PreprocessPlan(
         source=opened.source,
         out=target,
@@ -183,8 +183,8 @@ def _lies_in(out: str, folders: Iterable[str]) -> bool:
     return any(real.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
 
 
-def _check_schema(schema: Mapping[str, ArraySpec]) -> None:
-    problems = check_field_names(schema)
+def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -> None:
+    problems = check_field_names(schema, sources)
     problems += [
         f"field {name!r} has dtype {spec.dtype}, which a store cannot hold; it holds {', '.join(CORE_DTYPES)}"
         for name, spec in schema.items()
