@@ -106,11 +106,11 @@ def _cause(error: Exception) -> str:
 
 
 def is_deeper(document: object, levels: int) -> bool:
-    """Whether lists and objects are nested in more than so many levels.
+    """Whether something lies deeper in lists and objects than so many levels; the document is the first.
 
     Examples
     --------
-    >>> is_deeper([[1]], 2), is_deeper([[1]], 1)
+    >>> is_deeper([[1]], 3), is_deeper([[1]], 2)
     (False, True)
     """
     level = [document]
