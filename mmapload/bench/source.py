@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import signal
 from functools import partial
@@ -104,8 +105,12 @@ def sources(part: Part, folder: str, arrays: Arrays, buffers: dict[str, torch.Te
 
 
 def _leave_interrupts(_: int) -> None:
-    """Let Ctrl-C end the process that reads from this one, which then ends this one too."""
+    """Let Ctrl-C end the process that reads from this one, which then ends this one too.
+
+    What fails here is sent to that process; only that it is gone would be told on standard error.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
 def _ready(epoch: Callable[[], float], _: int) -> Callable[[], float]:
