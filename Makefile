@@ -42,7 +42,7 @@ $(CHARTS): $(READY)
 	$(PY) -m pip install --quiet -e ".[bench]"
 	touch $(CHARTS)
 
-# The figures in the README, in about a quarter of an hour: 2.9 GB of samples are made in bench-data first.
+# The figures in the README, in about 20 minutes: 2.9 GB of samples are made in bench-data first.
 bench: $(CHARTS)
 	$(PY) benchmarks/compare_npz.py --json bench-data/compare_npz.json --chart bench-data/compare_npz.png
 	$(PY) benchmarks/preprocess_speed.py

@@ -36,7 +36,7 @@ class LoaderStats:
     """What a `ChunkDataLoader` has done since it was made; `print` shows it as a table.
 
     Times are those of this process's clock. What is said of chunks and batches counts what this process did
-    for the dataset, whoever else reads from it; worker processes read for themselves and are not in it. It is
+    for the dataset, whoever else reads from it; what worker processes read for themselves is not in it. It is
     None where the dataset is no ChunkDataset.
 
     Attributes

@@ -88,7 +88,7 @@ def fit_window(
         raise ValueError(f"window is a number of samples or 'auto', not {asked!r}")
     else:
         window = checked_integer("window", asked, 1)
-    fits = capacity >= min(_touched(2, window, geometry, lanes), geometry.chunks)
+    fits = capacity >= min(_touched_by_two(window, geometry, lanes), geometry.chunks)
     whole = max(1, min((capacity - 1) // 2, window // length)) * length
     room = max(whole // lanes * lanes, lanes)
     own = window if fits else min(window, room)
@@ -111,12 +111,12 @@ def fit_window(
     return agreed
 
 
-def _touched(windows: int, window: int, geometry: Geometry, lanes: int) -> int:
-    """Count the chunks that so many windows in a row may touch."""
+def _touched_by_two(window: int, geometry: Geometry, lanes: int) -> int:
+    """Count the chunks that two windows in a row may touch."""
     # One chunk more than their length says, since windows cut chunks; and one more again where they begin
     # inside of chunks and the short last chunk lies between.
     cut = geometry.samples % geometry.chunk_length and (window % geometry.chunk_length or lanes > 1)
-    return -(-windows * window // geometry.chunk_length) + 1 + bool(cut)
+    return -(-2 * window // geometry.chunk_length) + 1 + bool(cut)
 
 
 def look_ahead(
@@ -158,7 +158,7 @@ def look_ahead(
         steps = max(1, min(window, held // 2) // global_batch)
         lag = steps // 4 if lag is None else lag
         span = -(-max(window, global_batch) // window) * window  # whole windows of at least a batch
-        needed = _touched(2, span, geometry, lanes) + -(-lag * global_batch // geometry.chunk_length)
+        needed = _touched_by_two(span, geometry, lanes) + -(-lag * global_batch // geometry.chunk_length)
     else:
         # Unless all stays in memory, a quarter of it keeps the disk busy, or four chunks; the rest spares it
         # work.
