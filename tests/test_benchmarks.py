@@ -113,7 +113,8 @@ def rows_of(table: str) -> dict[str, list[str]]:
 
 def cgroups() -> set[Path]:
     """The cgroups of benchmarks that are there, while those of tests beside this one come and go."""
-    folders = (Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup"))  # unlike rglob, passes by what vanishes
+    # Unlike rglob, walk passes by what vanishes meanwhile.
+    folders = (Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup"))
     return {folder for folder in folders if folder.name.startswith("mmapload-bench-")}
 
 
