@@ -207,7 +207,7 @@ def _descendants(proc: Path, pid: int) -> set[int]:
     for name in os.listdir(proc):
         if name.isdecimal():
             # After the command's name, which may hold anything, come state and parent (man 5 proc_pid_stat).
-            fields = _text(proc / name / "stat").rpartition(")")[2].split()
+            fields = _stat(f"{proc}/{name}/stat").rpartition(b")")[2].split()
             if len(fields) > 1:
                 children.setdefault(int(fields[1]), []).append(int(name))
     found, below = {pid}, [pid]
@@ -216,6 +216,20 @@ def _descendants(proc: Path, pid: int) -> set[int]:
         found.update(new)
         below += new
     return found
+
+
+def _stat(path: str) -> bytes:
+    """Read a short file of a process; nothing of one that has ended. Few calls: there may be thousands."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, 4096)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
 
 
 def _of_cgroup(root: str, processes: set[int]) -> tuple[int, int, int] | None:
