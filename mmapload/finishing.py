@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from mmapload.dataset import ChunkDataset
     from mmapload.devices import DeviceCopy
+    from mmapload.streams import Stream
 
 __all__ = ["Finishing", "TransformedCollate", "read_group"]
 
@@ -54,6 +55,8 @@ class Finishing:
         Whether tensors are put into pinned memory.
     copying : DeviceCopy or None
         Where the batch goes then.
+    stream : Stream, optional
+        Where a transform's generators come from.
 
     Attributes
     ----------
@@ -70,12 +73,14 @@ class Finishing:
         *,
         pins: bool,
         copying: DeviceCopy | None,
+        stream: Stream | None = None,
     ) -> None:
         self._dataset = dataset
         self._collate_fn = collate_fn
         self._batch_transform = batch_transform
         self._pins = pins
         self._copying = copying
+        self._stream = stream
         self._is_plain = dataset.transform is None and collate_fn is default_collate
         self.in_threads = self._is_plain or batch_transform is not None
 
@@ -94,7 +99,7 @@ class Finishing:
     def _finish(self, batch: ReadyBatch) -> Any:
         found: Any = batch.tensors
         if not self._is_plain:
-            found = self._collate_fn(self._dataset.finish(batch))
+            found = self._collate_fn(self._dataset.finish(batch, self._stream))
         if self._batch_transform is not None:
             found = self._batch_transform(found)
         if self._pins:
@@ -106,22 +111,29 @@ def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) ->
     """Read batches with one call, and give each tensors of its own over a part of what was read.
 
     If that fails, they are read one by one: those before the one at fault are delivered.
+
+    Parameters
+    ----------
+    group : sequence of int64 ndarrays
+        Numbers of samples; unlike a user's own, none counts from the end.
     """
     if len(group) == 1:
         yield dataset.read(group[0])
         return
+    samples = np.concatenate(group)
+    reading = dataset.reading
     try:
-        tensors = dataset.read(np.concatenate(group)).tensors
+        arrays = reading.batch(samples)
     except Exception:  # noqa: BLE001 - raised again by the batch that it concerns
         yield from map(dataset.read, group)
         return
-    dataset.reading.copies += len(group) - 1  # counted as one batch so far
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    del tensors
+    reading.copies += len(group) - 1  # counted as one batch so far
+    if dataset.with_index:
+        arrays["index"] = samples
     start = 0
     for indices in group:
         stop = start + len(indices)
         # Not slices of tensors: those would share one storage, all of which is saved with any of them.
         parts = {name: torch.from_numpy(array[start:stop]) for name, array in arrays.items()}
-        yield ReadyBatch(parts, stop - start)
+        yield ReadyBatch(parts, stop - start, indices)
         start = stop

@@ -56,7 +56,8 @@ class BatchReader:
         self.copies = 0
         self._fields = fields
         self._chunk_length = chunk_length
-        self._sample_nbytes = sum(field.sample_nbytes for field in fields)
+        self._nbytes = {field.name: field.sample_nbytes for field in fields}
+        self._sample_nbytes = sum(self._nbytes.values())
         self._pools = {field.name: BufferPool(IDLE_BUFFERS) for field in fields}
         self._strayed = 0
         self._jumps = 0
@@ -103,21 +104,28 @@ class BatchReader:
         self, chunks: npt.NDArray[np.int64], rows: npt.NDArray[np.int64], arrays: dict[str, npt.NDArray[Any]]
     ) -> list[int]:
         """Copy the samples together; returns the chunks among theirs that were not in memory."""
-        order = chunks.argsort(kind="stable")
-        places = np.arange(len(order))
-        if (order == places).all():
+        places = np.arange(len(chunks))
+        if (chunks[1:] >= chunks[:-1]).all():
             return self._fill(chunks, rows, places, arrays, runs=True)
+        # By chunk and row in one sort of plain numbers, several times as fast as sorting places by chunk.
+        bits = len(chunks).bit_length()
+        keys = ((chunks * self._chunk_length + rows) << bits) | places
+        keys.sort()
+        order = keys & ((1 << bits) - 1)
+        keys >>= bits
+        chunks = keys // self._chunk_length
+        rows = keys - chunks * self._chunk_length
         if self._sample_nbytes >= LARGE_SAMPLE_BYTES:
-            return self._fill(chunks[order], rows[order], order, arrays, runs=False)
+            return self._fill(chunks, rows, order, arrays, runs=False)
         # In the order of chunks first, then in their own: copying runs of small samples twice is faster than
         # scattering them once.
         by_chunk = {field.name: self._array(field, len(order), None) for field in self._fields}
-        stray = self._fill(chunks[order], rows[order], places, by_chunk, runs=True)
+        stray = self._fill(chunks, rows, places, by_chunk, runs=True)
         back = np.empty_like(order)
         back[order] = places
-        for field in self._fields:
-            if field.sample_nbytes:
-                _take(by_chunk[field.name], back, arrays[field.name])
+        for name, nbytes in self._nbytes.items():
+            if nbytes:
+                _take(by_chunk[name], back, arrays[name])
         return stray
 
     def _fill(
@@ -130,16 +138,25 @@ class BatchReader:
         runs: bool,
     ) -> list[int]:
         """Copy samples to their places, chunk by chunk; `runs` says that places count from 0 up."""
+        if not len(chunks):
+            return []
         cuts = [0, *(np.flatnonzero(chunks[1:] != chunks[:-1]) + 1).tolist(), len(chunks)]
+        parts = [slice(start, stop) for start, stop in pairwise(cuts)]
+        numbers = chunks[cuts[:-1]].tolist()
+        absent = []
+        for chunk, part, held in zip(numbers, parts, self.residency.held(numbers), strict=True):
+            if held is None:
+                absent.append((chunk, part))
+            else:
+                self._copy(held, rows[part], into, part if runs else places[part])
+        del held  # nothing of what is held may outlive its place in the budget while others are loaded
         stray = []
-        for start, stop in pairwise(cuts if len(chunks) else ()):
-            chunk = int(chunks[start])
+        for chunk, part in absent:
             if not self.residency.covers(chunk):
                 stray.append(chunk)
-                if self.residency.reader.read_rows(chunk, rows[start:stop], into, places[start:stop]):
+                if self.residency.reader.read_rows(chunk, rows[part], into, places[part]):
                     continue
-            run = slice(start, stop) if runs else None
-            self._copy(self.residency.get(chunk), rows[start:stop], into, places[start:stop], run)
+            self._copy(self.residency.get(chunk), rows[part], into, part if runs else places[part])
         return stray
 
     def _is_one_piece(self, samples: npt.NDArray[np.int64], chunks: npt.NDArray[np.int64]) -> bool:
@@ -152,7 +169,7 @@ class BatchReader:
 
     def _array(self, field: FieldLayout, count: int, take: Take | None) -> npt.NDArray[Any]:
         shape = (count, *field.shape)
-        nbytes = count * field.sample_nbytes
+        nbytes = count * self._nbytes[field.name]
         given = None if take is None else take(nbytes)
         if given is not None:
             return given.view(field.dtype).reshape(shape)
@@ -165,17 +182,19 @@ class BatchReader:
         chunk: ChunkArrays,
         rows: npt.NDArray[np.int64],
         into: dict[str, npt.NDArray[Any]],
-        places: npt.NDArray[np.int64],
-        run: slice | None,
+        places: npt.NDArray[np.int64] | slice,
     ) -> None:
-        for field in self._fields:
-            source, target = chunk[field.name], into[field.name]
-            if field.sample_nbytes >= LARGE_SAMPLE_BYTES:
-                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+        for name, nbytes in self._nbytes.items():
+            source, target = chunk[name], into[name]
+            if nbytes >= LARGE_SAMPLE_BYTES:
+                one_by_one = (
+                    range(places.start, places.stop) if isinstance(places, slice) else places.tolist()
+                )
+                for row, place in zip(rows.tolist(), one_by_one, strict=True):
                     np.copyto(target[place], source[row])
-            elif field.sample_nbytes and run is not None:
-                _take(source, rows, target[run])
-            elif field.sample_nbytes:
+            elif nbytes and isinstance(places, slice):
+                _take(source, rows, target[places])
+            elif nbytes:
                 _whole(target)[places] = _whole(source)[rows]
 
     def _note(self, chunks: npt.NDArray[np.int64], stray: list[int]) -> None:
@@ -199,5 +218,8 @@ def _whole(array: npt.NDArray[Any]) -> npt.NDArray[np.void]:
 
 
 def _take(source: npt.NDArray[Any], rows: npt.NDArray[np.int64], target: npt.NDArray[Any]) -> None:
-    """Copy rows, all of which exist, one after another; releases the GIL."""
-    _whole(source).take(rows, out=_whole(target), mode="clip")
+    """Copy rows, all of which exist, one after another; releases the GIL.
+
+    Seen as opaque elements instead, rows of 1 KiB would take four times as long.
+    """
+    source.take(rows, 0, target, "clip")

@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import MmaploadError
+from mmapload.schedule import Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from mmapload.order import Use
     from mmapload.readers import ChunkArrays, ChunkReader
@@ -80,16 +81,11 @@ class Residency:
         self._chunk_nbytes = chunk_nbytes
         self._lock = threading.Lock()
         self._resident: OrderedDict[int, Future[ChunkArrays]] = OrderedDict()
-        self._plan: Iterator[Use] = iter(())
-        self._pending: deque[Use] = deque()
-        self._cached: deque[Use] = deque()
+        self._loaded: dict[int, ChunkArrays] = {}
+        self._schedule = Schedule(())
         self._warmed: set[tuple[int, int]] = set()
-        self._last_step: dict[int, int] = {}
-        self._rows_only = False
         self._kept = 0
         self._asked = False
-        self._step = 0
-        self._horizon = -1
         self._running = 0
 
     def follow(self, plan: Iterable[Use], *, rows_only: bool = False, kept: int | None = None) -> None:
@@ -110,20 +106,12 @@ class Residency:
         with self._lock:
             if kept is not None:
                 self._kept = min(kept, self.capacity)
-            self._plan = iter(plan)
-            self._pending.clear()
-            self._cached.clear()
-            if not self.holds_all:
-                self._warmed.clear()
-            self._last_step.clear()
-            self._rows_only = rows_only
+            self._schedule = Schedule(plan, rows_only=rows_only)
             self._asked = False
-            self._step = 0
-            self._horizon = -1
 
     def follows(self, plan: Iterator[Use]) -> bool:
         """Say whether this plan is the one taken up last."""
-        return self._plan is plan
+        return self._schedule.is_of(plan)
 
     def advance(self, step: int, horizon: int) -> None:
         """Note that training has come to `step`: drop what lies behind, load what is used up to `horizon`.
@@ -136,29 +124,14 @@ class Residency:
             Step up to which chunks are loaded ahead, where the budget has room.
         """
         with self._lock:
-            for chunk in [chunk for chunk, last in self._last_step.items() if last < step]:
-                del self._last_step[chunk]
-                if not self._keeps(chunk) and chunk in self._resident and self._resident[chunk].done():
+            for chunk in self._schedule.move(step, horizon):
+                if chunk in self._loaded and not self._keeps(chunk):
                     self._drop(chunk)
-            while self._cached and self._cached[0].last_step < step:
-                self._cached.popleft()
-            self._step, self._horizon = step, horizon
-            self._read_plan(step)
-            more = min(THREADS - self._running, sum(use.first_step <= horizon for use in self._pending))
-            self._running += max(0, more)
+            self._pass_over_done()
+            more = self._schedule.count_due(THREADS - self._running)
+            self._running += more
         for _ in range(more):
             threading.Thread(target=self._load_ahead, name="mmapload-ahead", daemon=True).start()
-
-    def _read_plan(self, step: int) -> None:
-        """Read the plan up to the first use beyond the horizon."""
-        while not self._pending or self._pending[-1].first_step <= self._horizon:
-            use = next(self._plan, None)
-            if use is None:
-                return
-            if use.last_step >= step:
-                self._pending.append(use)
-                if not self._rows_only:
-                    self._last_step[use.chunk] = max(use.last_step, self._last_step.get(use.chunk, 0))
 
     def covers(self, chunk: int) -> bool:
         """Say whether `get` is the way to this chunk: it is resident or planned, or everything fits.
@@ -166,7 +139,20 @@ class Residency:
         Otherwise it may be cheaper to read single rows.
         """
         with self._lock:
-            return self.holds_all or chunk in self._resident or chunk in self._last_step
+            return self.holds_all or chunk in self._resident or self._schedule.needs(chunk)
+
+    def held(self, chunks: Sequence[int]) -> list[ChunkArrays | None]:
+        """Return the arrays of those chunks that are in memory now, None for the others.
+
+        One call for many chunks: `get` costs more than copying a few small samples does.
+        """
+        with self._lock:
+            found = [self._loaded.get(chunk) for chunk in chunks]
+            for chunk, arrays in zip(chunks, found, strict=True):
+                if arrays is not None:
+                    self.counts.hits += 1
+                    self._resident.move_to_end(chunk)
+        return found
 
     def get(self, chunk: int) -> ChunkArrays:
         """Return a chunk's arrays, loading them if need be. They are shared: for reading only.
@@ -199,7 +185,9 @@ class Residency:
         """Return rows of a chunk as arrays of the caller's own, for a reader that maps.
 
         Pages that are known to be in memory are mapped as they are touched: bringing them in once more would
-        take a third of the time that copying them takes.
+        take a third of the time that copying them takes. Rows that were brought in ahead are known to be only
+        where everything fits: else the system may have taken their pages back, and touching one whose disk
+        has failed meanwhile would end the process.
 
         Raises
         ------
@@ -207,10 +195,7 @@ class Residency:
             As `get` does.
         """
         with self._lock:
-            held = self._resident.get(chunk)
-            known = (held is not None and held.done()) or (chunk, start) in self._warmed
-            if not self.holds_all:
-                self._warmed.discard((chunk, start))  # its pages are dropped behind
+            known = chunk in self._loaded or (chunk, start) in self._warmed
         return self.reader.load(chunk, start, stop, in_memory=known)
 
     def _load_ahead(self) -> None:
@@ -234,7 +219,8 @@ class Residency:
             else:
                 with contextlib.suppress(MmaploadError):  # whoever asks for the rows finds it again
                     self.reader.warm(use.chunk, use.start, use.stop)
-                    self._warmed.add((use.chunk, use.start))
+                    if self.holds_all:
+                        self._warmed.add((use.chunk, use.start))
 
     def _keeps(self, chunk: int) -> bool:
         return self.holds_all or chunk < self._kept
@@ -246,28 +232,38 @@ class Residency:
         if not (self.reader.maps or self._asked):
             return False
         # A chunk that stays is held: the system drops no page that is mapped, whoever asks for it.
-        return not self._rows_only or (not self.holds_all and chunk < self._kept)
+        return not self._schedule.rows_only or (not self.holds_all and chunk < self._kept)
 
     def _note_asked(self) -> None:
         """Put what was only brought into the page cache first in line, now that it is to be decoded."""
         self._asked = True
-        while self._cached:
-            self._pending.appendleft(self._cached.pop())
+        self._schedule.resume()
+
+    def _pass_over_done(self) -> None:
+        """Forget what is due and needs nothing done: training has passed it, or it is in memory."""
+        while (use := self._schedule.first_due()) is not None and self._is_done(use):
+            self._schedule.done()
+
+    def _is_done(self, use: Use) -> bool:
+        # Where everything fits, rows that were brought in once are taken to be in the page cache still.
+        was_warmed = self._schedule.rows_only and (use.chunk, use.start) in self._warmed
+        is_resident = use.chunk in self._resident and self._admits(use.chunk)
+        return use.last_step < self._schedule.step or was_warmed or is_resident
 
     def _next_due(self) -> Use | None:
-        while self._pending and self._pending[0].first_step <= self._horizon:
-            use = self._pending[0]
-            # Where everything fits, rows that were brought in once are taken to be in the page cache still.
-            done = self._rows_only and self.holds_all and (use.chunk, use.start) in self._warmed
-            passed = done or use.last_step < self._step
-            if not passed and not self._admits(use.chunk):
-                if not self._rows_only:
-                    self._cached.append(use)
-                return self._pending.popleft()
-            if not passed and use.chunk not in self._resident:
-                return self._pending.popleft() if self._make_room() else None
-            self._pending.popleft()
-        return None
+        self._pass_over_done()
+        use = self._schedule.first_due()
+        if use is None:
+            return None
+        if self._admits(use.chunk):
+            if not self._make_room():
+                return None
+            self._schedule.done()
+        elif self._schedule.rows_only:
+            self._schedule.done()
+        else:
+            self._schedule.put_off()
+        return use
 
     def _admit(self, chunk: int) -> Future[ChunkArrays]:
         future: Future[ChunkArrays] = Future()
@@ -282,21 +278,26 @@ class Residency:
             for chunk in list(self._resident):
                 if len(self._resident) < self.capacity:
                     return True
-                planned = 2 if chunk in self._last_step else int(self._keeps(chunk))
-                if self._resident[chunk].done() and planned == needed:
+                planned = 2 if self._schedule.needs(chunk) else int(self._keeps(chunk))
+                if chunk in self._loaded and planned == needed:
                     self._drop(chunk)
         return len(self._resident) < self.capacity
 
     def _drop(self, chunk: int) -> None:
+        self._loaded.pop(chunk, None)
         if self._resident.pop(chunk, None) is not None:
             self.counts.dropped += 1
             self.counts.resident_bytes -= self._chunk_nbytes
 
     def _load(self, chunk: int, future: Future[ChunkArrays]) -> None:
         try:
-            future.set_result(self.reader.load(chunk))
+            arrays = self.reader.load(chunk)
         except BaseException as error:  # noqa: BLE001 - whoever waits for the chunk gets it
             with self._lock:
                 if self._resident.get(chunk) is future:
                     self._drop(chunk)
             future.set_exception(error)
+            return
+        with self._lock:
+            self._loaded[chunk] = arrays
+        future.set_result(arrays)

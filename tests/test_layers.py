@@ -26,11 +26,11 @@ LAYERS = [
     ["buffers", "opening", "presence", "reserved"],
     ["checksums"],
     ["store"],
-    ["measures", "writer", "readers"],
+    ["measures", "writer", "readers", "schedule", "selection", "streams"],
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
     ["windows"],
-    ["workers"],
+    ["workers", "quality"],
     ["dataset"],
     ["samplers", "devices", "pipeline", "stats"],
     ["finishing", "plans"],
@@ -52,6 +52,7 @@ OWNERS = {
     "crc32c": {"codecs", "writer"},
     "isal": {"sources"},
     "tqdm": {"progress", "cli"},
+    "matplotlib": {"quality"},
 }
 """Who may import what is neither numpy nor in the standard library."""
 
@@ -158,6 +159,7 @@ def run(script: str) -> None:
         "import mmapload.order, mmapload.readers, mmapload.residency",
         "import mmapload.sources.npz, mmapload.cli",
         "import mmapload; mmapload.preprocess",
+        "import mmapload; mmapload.shuffle_quality",
     ],
 )
 def test_what_needs_no_torch_zarr_or_numcodecs_imports_none(use):
