@@ -17,6 +17,9 @@ from torch.utils.data._utils.collate import default_collate, default_collate_fn_
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
+    import numpy.typing as npt
+
 __all__ = ["ReadyBatch", "Sample"]
 
 Sample: TypeAlias = dict[str, torch.Tensor]
@@ -39,6 +42,8 @@ class ReadyBatch(Sequence[Sample]):
     ----------
     tensors : dict of str to Tensor
         Shape (len(batch), *field shape).
+    numbers : ndarray of int64, or None
+        Of the samples, where a transform may have to know them.
 
     Examples
     --------
@@ -49,10 +54,11 @@ class ReadyBatch(Sequence[Sample]):
     True
     """
 
-    __slots__ = ("_length", "tensors")
+    __slots__ = ("_length", "numbers", "tensors")
 
-    def __init__(self, tensors: Sample, length: int) -> None:
+    def __init__(self, tensors: Sample, length: int, numbers: npt.NDArray[np.int64] | None = None) -> None:
         self.tensors = tensors
+        self.numbers = numbers
         self._length = length
 
     def __len__(self) -> int:

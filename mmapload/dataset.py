@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import mmap
-import operator
 import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
@@ -21,16 +19,19 @@ from mmapload.order import Geometry
 from mmapload.ranks import processes_here
 from mmapload.readers import reader_for
 from mmapload.residency import Residency
+from mmapload.selection import chosen_fields, sample_numbers
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
+from mmapload.streams import EPOCH_UNKNOWN, PLAIN, rng_passing, stream_of, with_rngs
 from mmapload.workers.indices import SlotIndices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
-    from mmapload.layout import FieldLayout
+    from mmapload.streams import Stream
 
 __all__ = ["ChunkDataset", "Sample"]
 
@@ -45,7 +46,9 @@ class ChunkDataset(Dataset[Any]):
     fields : sequence of str, optional
         The fields to load; all by default.
     transform : callable, optional
-        Called with every sample, a dict of field name to tensor; its result takes the sample's place.
+        Called with every sample, a dict of field name to tensor; its result takes the sample's place. One
+        with a parameter `rng`, or two positional ones, gets a `numpy.random.Generator` as well, keyed by
+        seed, epoch and sample: see `docs/resume.md`.
     memory : "auto", a size such as "8GiB" or a number of bytes, or a fraction of the available memory
         Budget for resident chunks on this machine, for all its workers and ranks together: chunks of a raw
         store are shared through the page cache, those of a compressed one divide it. "auto" is 0.6 of what
@@ -68,7 +71,7 @@ class ChunkDataset(Dataset[Any]):
     -----
     `ds[i]` accepts what `operator.index` does (negative numbers, numpy integers, 0-d integer tensors, and
     True as 1); slices and lists are a TypeError. Every tensor is writable, and writing into it reaches
-    neither the store nor a later read.
+    neither the store nor a later read. A generator for the transform is of seed 0 and epoch 0 then.
 
     Examples
     --------
@@ -84,7 +87,7 @@ class ChunkDataset(Dataset[Any]):
         self,
         path: StrPath,
         fields: Sequence[str] | None = None,
-        transform: Callable[[Sample], Any] | None = None,
+        transform: Callable[..., Any] | None = None,
         *,
         memory: str | float = "auto",
         verify: Verify = "first",
@@ -93,7 +96,7 @@ class ChunkDataset(Dataset[Any]):
         if verify not in VERIFY:
             raise ValueError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
         self.store = open_store(path)
-        self.fields = self._choose(fields)
+        self.fields = chosen_fields(self.store, fields)
         self.transform = transform
         self.with_index = with_index
         if with_index and "index" in self.field_names:
@@ -113,22 +116,22 @@ class ChunkDataset(Dataset[Any]):
         self.workers = 0  # told by ChunkDataLoader, so that a window fits in each
         self._checks = self._make_checks(verify)
         self._reading: BatchReader | None = None
-        self._warned = mmap.mmap(-1, 1)  # a byte that forked workers share, those of every epoch
+        self._warned = mmap.mmap(-1, 2)  # bytes that forked workers share, those of every epoch
 
-    def _choose(self, names: Sequence[str] | None) -> tuple[FieldLayout, ...]:
-        if names is None:
-            return self.store.layout.fields
-        if isinstance(names, str) or not names:
-            raise ValueError(f"fields is a list of field names, not {names!r}")
-        absent = [name for name in names if name not in self.store.fields]
-        if absent:
-            raise ValueError(
-                f"{self.store.path} has no field {absent[0]!r}; it has {', '.join(self.store.fields)}"
-            )
-        twice = [name for place, name in enumerate(names) if name in names[:place]]
-        if twice:
-            raise ValueError(f"fields names {twice[0]!r} twice")
-        return tuple(self.store.field(name) for name in names)
+    @property
+    def transform(self) -> Callable[..., Any] | None:
+        """What is called with every sample."""
+        return self._transform
+
+    @transform.setter
+    def transform(self, transform: Callable[..., Any] | None) -> None:
+        self._transform = transform
+        self._passing = rng_passing(transform)
+
+    @property
+    def takes_rng(self) -> bool:
+        """Whether the transform asks for a generator."""
+        return self._passing is not None
 
     def _make_checks(self, verify: Verify) -> Checks:
         # Without a chunk file there is nothing to check, however many chunks the store says that it has.
@@ -190,7 +193,7 @@ class ChunkDataset(Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if not hasattr(index, "__index__"):
             raise TypeError(f"ds[i] takes the number of one sample, not {index!r}")
-        return self.finish(self.read([index]))[0]
+        return self.finish(self.read([index]), stream_of([index]))[0]
 
     def __iter__(self) -> Iterator[Any]:
         # Without this, Python would end the loop at any IndexError, one in a user's transform too.
@@ -205,10 +208,14 @@ class ChunkDataset(Dataset[Any]):
         """
         if type(self).__getitem__ is not ChunkDataset.__getitem__:
             return [self[index] for index in indices]
+        stream = stream_of(indices) if self.takes_rng else None
+        if self.takes_rng and stream is None and not self._warned[1]:
+            self._warn_once(1, EPOCH_UNKNOWN)
         if not isinstance(indices, SlotIndices):
-            return self.finish(self.read(indices))
+            return self.finish(self.read(indices), stream)
         batch = self._read_before(indices)
-        return self.finish(batch or self.read(indices, indices.take if self.transform is None else None))
+        taken = indices.take if self.transform is None else None
+        return self.finish(batch or self.read(indices, taken), stream)
 
     def _read_before(self, indices: SlotIndices) -> ReadyBatch | None:
         """Return a batch that another process has read for this one, None if it has not."""
@@ -216,14 +223,27 @@ class ChunkDataset(Dataset[Any]):
         if arrays is not None:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             if self.with_index:
-                tensors["index"] = torch.from_numpy(self._positions(indices))
-        return None if tensors is None else ReadyBatch(tensors, len(indices))
+                tensors["index"] = torch.from_numpy(sample_numbers(indices, len(self)))
+        if tensors is None:
+            return None
+        return ReadyBatch(tensors, len(indices), sample_numbers(indices, len(self)))
 
-    def finish(self, batch: ReadyBatch) -> Sequence[Any]:
-        """Apply the transform, if there is one, to every sample of a batch."""
+    def finish(self, batch: ReadyBatch, stream: Stream | None = None) -> Sequence[Any]:
+        """Apply the transform, if there is one, to every sample of a batch.
+
+        Parameters
+        ----------
+        batch : ReadyBatch
+            With the numbers of its samples.
+        stream : Stream, optional
+            Where their generators come from; by default that of seed 0 and epoch 0.
+        """
         if self.transform is None:
             return batch
-        return [self.transform(sample) for sample in batch.samples()]
+        if self._passing is None or batch.numbers is None:
+            return [self.transform(sample) for sample in batch.samples()]
+        rngs = map((stream or PLAIN).rng, batch.numbers)
+        return with_rngs(self.transform, self._passing, batch.samples(), rngs)
 
     def read(self, indices: Sequence[int] | npt.NDArray[np.int64], take: Take | None = None) -> ReadyBatch:
         """Read a batch, without the transform.
@@ -249,34 +269,21 @@ class ChunkDataset(Dataset[Any]):
         ChunkError
             If a chunk's file is missing, of the wrong size, or damaged.
         """
-        samples = self._positions(indices)
+        samples = sample_numbers(indices, len(self))
         reading = self._read_here()
         arrays = reading.batch(samples, take)
         if reading.wanders and not (self._warned[0] or self.follows_chunks):
-            self._warn_once()
+            self._warn_once(
+                0,
+                f"samples are read at random from {format_size(self._all_nbytes)}, of which "
+                f"{format_size(self.memory)} fit in memory, so most come from the disk one by one. In the "
+                "DataLoader, replace shuffle=True by sampler=mmapload.ChunkSampler(dataset, batch_size), or "
+                "use mmapload.ChunkDataLoader; a Subset needs a store of its own (preprocess --list FILE)",
+            )
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.with_index:
             tensors["index"] = torch.from_numpy(samples)
-        return ReadyBatch(tensors, len(samples))
-
-    def _positions(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        if not isinstance(indices, np.ndarray):
-            numbers = list(map(operator.index, indices))
-            # Python integers may be too large for any array: their bounds are compared before.
-            self._refuse_outside([min(numbers, default=0), max(numbers, default=0)])
-            samples = np.array(numbers, np.int64)
-        elif indices.ndim == 1 and indices.dtype.kind in "iu":
-            self._refuse_outside(indices[(indices < -len(self)) | (indices >= len(self))][:1])
-            samples = indices.astype(np.int64)
-        else:
-            raise TypeError(f"indices are integers in one row, not {indices.dtype} of shape {indices.shape}")
-        samples[samples < 0] += len(self)
-        return samples
-
-    def _refuse_outside(self, numbers: Iterable[int]) -> None:
-        for number in numbers:
-            if not -len(self) <= number < len(self):
-                raise IndexError(f"sample {number} of a store of {len(self)}")
+        return ReadyBatch(tensors, len(samples), samples)
 
     def _read_here(self) -> BatchReader:
         found = self._reading
@@ -292,28 +299,22 @@ class ChunkDataset(Dataset[Any]):
         self._reading = made = BatchReader(residency, self.fields, layout.chunk_length)
         return made
 
-    def _warn_once(self) -> None:
+    def _warn_once(self, which: int, text: str) -> None:
         worker = get_worker_info()
         if worker is None or worker.id == 0:
-            self._warned[0] = 1
-            warnings.warn(
-                f"samples are read at random from {format_size(self._all_nbytes)}, of which "
-                f"{format_size(self.memory)} fit in memory, so most come from the disk one by one. In the "
-                "DataLoader, replace shuffle=True by sampler=mmapload.ChunkSampler(dataset, batch_size), or "
-                "use mmapload.ChunkDataLoader; a Subset needs a store of its own (preprocess --list FILE)",
-                stacklevel=4,
-            )
+            self._warned[which] = 1
+            warnings.warn(text, stacklevel=4)
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
         state.pop("_inherited", None)
         state["_checks"] = self._checks.verify
         state["_reading"] = None
-        state["_warned"] = self._warned[0]
+        state["_warned"] = self._warned[:]
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._checks = self._make_checks(state["_checks"])
-        self._warned = mmap.mmap(-1, 1)
-        self._warned[0] = state["_warned"]
+        self._warned = mmap.mmap(-1, 2)
+        self._warned[:] = state["_warned"]
