@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.warm_python import run_warm, run_warm_ranks
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = Path(__file__).parent.parent
 
@@ -17,12 +21,14 @@ TORCH_TEARDOWN = "terminate called without an active exception"
 """What gloo's threads say now and then when they let go of a collective while Python is already ending."""
 
 
-def run(*command: str, timeout: int = 240) -> str:
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=timeout, cwd=ROOT, check=False
-    )
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """What a process has printed that did not fail."""
     assert done.returncode == 0 or TORCH_TEARDOWN in done.stderr, done.stdout + done.stderr
     return done.stdout
+
+
+def run(*command: str) -> str:
+    return said(run_warm(*command, cwd=ROOT))
 
 
 def test_the_python_code_in_the_readme_runs(tmp_path: Path) -> None:
@@ -46,8 +52,7 @@ def test_the_training_example_learns_in_one_process() -> None:
 
 
 def test_the_training_example_runs_on_two_ranks_with_equal_steps() -> None:
-    out = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "examples/train.py")
-    # The ranks write to one stream, so their lines may run into each other.
+    out = "".join(map(said, run_warm_ranks(2, "examples/train.py", cwd=ROOT)))
     assert sorted(re.findall(r"rank (\d), epoch (\d)", out)) == [(r, e) for r in "01" for e in "012"]
     assert out.count("over 8 steps") == 6
 

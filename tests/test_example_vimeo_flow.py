@@ -7,7 +7,6 @@ import inspect
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mmapload
-from tests.test_documents import TORCH_TEARDOWN
+from tests.test_documents import said
+from tests.warm_python import run_warm, run_warm_ranks
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -46,14 +46,11 @@ def load_example() -> ModuleType:
 example: Any = load_example()
 
 
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
 def run(*command: str) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(
-        [sys.executable, *command], capture_output=True, text=True, timeout=120, cwd=ROOT,
-        env=environment, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0 or TORCH_TEARDOWN in done.stderr, done.stdout + done.stderr
-    return done.stdout
+    return said(run_warm(*command, cwd=ROOT, env=ENVIRONMENT))
 
 
 @pytest.fixture(scope="module")
@@ -68,16 +65,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_it_prints_can_be_typed_where_it_was_started_and_a_second_set_is_refused(tmp_path: Path) -> None:
-    command = [sys.executable, os.path.relpath(SCRIPT, tmp_path), "--make-data", "my da'ta"]
-    command += ["--train", "2", "--validation", "1"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=True)
-    first, second, third = map(shlex.split, done.stdout.splitlines())
+    command = [os.path.relpath(SCRIPT, tmp_path), "--make-data", "my da'ta", "--train", "2"]
+    command += ["--validation", "1"]
+    first, second, third = map(shlex.split, said(run_warm(*command, cwd=tmp_path)).splitlines())
     assert first == ["mmapload", "preprocess", "my da'ta/train", "my da'ta/train.mml", "--batch-size", "8"]
     assert second[2:4] == ["my da'ta/validation", "my da'ta/validation.mml"]
     assert third[0] == "python"
     assert third[2] == "my da'ta"
     assert (tmp_path / third[1]).samefile(SCRIPT)
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, check=False)
+    again = run_warm(*command, cwd=tmp_path)
     assert again.returncode == 1
     assert again.stderr == "my da'ta/train is there already: give another folder, or move it away\n"
 
@@ -97,9 +93,11 @@ class Report(NamedTuple):
 
 
 def train(data: Path, *options: str, ranks: int = 1) -> Report:
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-    launch = [] if ranks == 1 else [*torchrun, f"--nproc-per-node={ranks}"]
-    out = run(*launch, str(SCRIPT), str(data), *options)
+    command = [str(SCRIPT), str(data), *options]
+    if ranks == 1:
+        out = run(*command)
+    else:
+        out = "".join(map(said, run_warm_ranks(ranks, *command, cwd=ROOT, env=ENVIRONMENT)))
     epochs = re.findall(r"^epoch \d: (\d+) samples, loss ([\d.]+)", out, re.MULTILINE)
     validation = re.findall(r"^validation: (\d+) samples, loss ([\d.]+) to ([\d.]+)$", out, re.MULTILINE)
     assert len(validation) == 1, out
