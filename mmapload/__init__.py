@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mmapload.loader import ChunkDataLoader
     from mmapload.plans import LoaderPlan
     from mmapload.preprocessing import preprocess
+    from mmapload.quality import ShuffleQuality, shuffle_quality
     from mmapload.samplers import ChunkBatchSampler, ChunkSampler
     from mmapload.stats import LoaderStats
     from mmapload.store import Store, open_store
@@ -37,6 +38,7 @@ __all__ = [
     "LoaderPlan",
     "LoaderStats",
     "MmaploadError",
+    "ShuffleQuality",
     "SourceError",
     "StateMismatchError",
     "Store",
@@ -44,6 +46,7 @@ __all__ = [
     "WorkerError",
     "open_store",
     "preprocess",
+    "shuffle_quality",
 ]
 
 __version__ = "0.1.0"
@@ -55,9 +58,11 @@ _HOME: Final = {
     "ChunkSampler": "samplers",
     "LoaderPlan": "plans",
     "LoaderStats": "stats",
+    "ShuffleQuality": "quality",
     "Store": "store",
     "open_store": "store",
     "preprocess": "preprocessing",
+    "shuffle_quality": "quality",
 }
 
 
