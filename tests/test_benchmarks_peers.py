@@ -5,13 +5,17 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.test_benchmarks import rows_of
+from tests.warm_python import run_warm
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "compare_peers.py"
@@ -21,6 +25,7 @@ ROWS = [
     ".npz, DataLoader, 2 workers",
     ".npy memmap, DataLoader, 0 workers",
     ".npy memmap, DataLoader, 2 workers",
+    ".npy memmap, bare loop over views of batches",
     "zarr-python, whole chunks",
     "DataLoader + ChunkBatchSampler, 0 workers",
     "ChunkDataLoader, window, 2 workers",
@@ -73,14 +78,8 @@ compare_peers.main(sys.argv[1:], peers)
 
 def run(*arguments: object, code: str | None = None) -> subprocess.CompletedProcess[str]:
     started = [str(SCRIPT)] if code is None else ["-c", code]
-    return subprocess.run(
-        [sys.executable, *started, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])},
-    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+    return run_warm(*started, *arguments, env=environment)
 
 
 def ran(*arguments: object, code: str | None = None) -> str:
