@@ -19,23 +19,33 @@ if TYPE_CHECKING:
 __all__ = ["BufferPool"]
 
 
+class _Buffer:
+    """Memory, with its description for numpy: making that anew would take longer than all the rest."""
+
+    __slots__ = ("interface", "memory")
+
+    def __init__(self, memory: Bytes) -> None:
+        self.memory = memory
+        self.interface: dict[str, Any] = memory.__array_interface__
+
+
 class _Lease:
     """What an array over pooled memory holds on to: gives the memory back when it is collected."""
 
-    __slots__ = ("__array_interface__", "idle", "leased", "memory")
+    __slots__ = ("__array_interface__", "buffer", "idle", "leased")
 
-    def __init__(self, memory: Bytes, idle: deque[Bytes], leased: set[int]) -> None:
-        self.memory = memory
+    def __init__(self, buffer: _Buffer, idle: deque[_Buffer], leased: set[int]) -> None:
+        self.buffer = buffer
         self.idle = idle
         self.leased = leased
-        self.__array_interface__: dict[str, Any] = memory.__array_interface__
-        leased.add(id(memory))
+        self.__array_interface__ = buffer.interface
+        leased.add(id(buffer))
 
     def __del__(self) -> None:
-        self.leased.discard(id(self.memory))
+        self.leased.discard(id(self.buffer))
         # A deque of bounded length forgets its oldest entry; appending needs no lock, and so cannot
         # deadlock when the collector runs this in the middle of `take`.
-        self.idle.append(self.memory)
+        self.idle.append(self.buffer)
 
 
 class BufferPool:
@@ -62,7 +72,7 @@ class BufferPool:
     """
 
     def __init__(self, idle: int) -> None:
-        self._idle: deque[Bytes] = deque(maxlen=idle)
+        self._idle: deque[_Buffer] = deque(maxlen=idle)
         self._leased: set[int] = set()
         self.made = 0
 
@@ -74,20 +84,20 @@ class BufferPool:
     def take(self, nbytes: int) -> Bytes:
         """Return `nbytes` of page-aligned memory, holding whatever was there before."""
         rounded = max(PAGE, -(-nbytes // PAGE) * PAGE)
-        memory = self._find(rounded)
-        if memory is None:
+        buffer = self._find(rounded)
+        if buffer is None:
             self.made += 1
-            memory = map_anonymous(rounded)
-        return np.asarray(_Lease(memory, self._idle, self._leased))[:nbytes]
+            buffer = _Buffer(map_anonymous(rounded))
+        return np.asarray(_Lease(buffer, self._idle, self._leased))[:nbytes]
 
-    def _find(self, nbytes: int) -> Bytes | None:
+    def _find(self, nbytes: int) -> _Buffer | None:
         """Take an idle buffer of this size out; those of other sizes become the oldest."""
         for _ in range(len(self._idle)):
             try:
-                memory = self._idle.pop()
+                buffer = self._idle.pop()
             except IndexError:  # another thread took the last one
                 break
-            if memory.nbytes == nbytes:
-                return memory
-            self._idle.appendleft(memory)
+            if buffer.memory.nbytes == nbytes:
+                return buffer
+            self._idle.appendleft(buffer)
         return None

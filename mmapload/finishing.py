@@ -111,11 +111,6 @@ def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) ->
     """Read batches with one call, and give each tensors of its own over a part of what was read.
 
     If that fails, they are read one by one: those before the one at fault are delivered.
-
-    Parameters
-    ----------
-    group : sequence of int64 ndarrays
-        Numbers of samples; unlike a user's own, none counts from the end.
     """
     if len(group) == 1:
         yield dataset.read(group[0])
@@ -123,6 +118,8 @@ def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) ->
     samples = np.concatenate(group)
     reading = dataset.reading
     try:
+        if samples.view(np.uint64).max() >= len(dataset):  # below 0, too
+            raise IndexError  # noqa: TRY301 - what is wrong with it is said below
         arrays = reading.batch(samples)
     except Exception:  # noqa: BLE001 - raised again by the batch that it concerns
         yield from map(dataset.read, group)

@@ -148,9 +148,9 @@ class Residency:
         """
         with self._lock:
             found = [self._loaded.get(chunk) for chunk in chunks]
+            self.counts.hits += len(found) - found.count(None)
             for chunk, arrays in zip(chunks, found, strict=True):
                 if arrays is not None:
-                    self.counts.hits += 1
                     self._resident.move_to_end(chunk)
         return found
 

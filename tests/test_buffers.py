@@ -21,7 +21,7 @@ from tests.loading_cases import run_python
 
 def idle_bytes(pool: BufferPool) -> int:
     """Add up what the pool keeps for use again."""
-    return sum(memory.nbytes for memory in pool._idle)
+    return sum(buffer.memory.nbytes for buffer in pool._idle)
 
 
 @pytest.mark.parametrize("last", ["array", "slice", "view", "tensor", "tensor's view", "memoryview"])

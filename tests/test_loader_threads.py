@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import gc
+import math
 import os
 import threading
 import time
 import traceback
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
 from mmapload import ChunkDataLoader, ChunkDataset, ChunkError, WorkerError
+from mmapload.finishing import read_group
 from mmapload.pipeline import GROUP_BYTES, MOST_GROUPED, group_size
 from tests.numbered_samples import collate_numbers, damage, flat, numbers, numbers_of, write_store
 
@@ -72,6 +76,51 @@ def test_every_batch_of_a_group_counts_as_one(path: str) -> None:
     assert loader._grouped == 16
     assert len(list(loader)) == 251
     assert (loader.dataset.reading.views, loader.dataset.reading.copies) == (0, 251)
+
+
+def test_a_group_is_put_together_once_whatever_the_number_of_its_batches(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = ChunkDataLoader(path, 4, shuffle=True)
+    reading = loader.dataset.reading
+    calls: Counter[str] = Counter()
+
+    def counted(owner: Any, name: str) -> None:
+        function = getattr(owner, name)
+
+        def call(*arguments: Any, **others: Any) -> Any:
+            calls[name] += 1
+            return function(*arguments, **others)
+
+        monkeypatch.setattr(owner, name, call)
+
+    counted(reading, "batch")
+    counted(reading.residency, "held")
+    counted(reading.residency, "get")
+    counted(torch, "from_numpy")
+    list(loader)  # loads chunks
+    first = calls.copy()
+    list(loader)
+    groups = math.ceil(251 / loader._grouped)
+    fields = len(loader.dataset.fields)
+    assert first["batch"] == groups
+    assert calls - first == {"batch": groups, "held": groups, "from_numpy": 251 * fields}
+
+
+def test_numbers_that_no_sample_has_surface_at_their_batch_and_not_at_the_group(path: str) -> None:
+    ds = ChunkDataset(path, with_index=True)
+    coming = read_group(ds, [np.array([5, 7]), np.array([-1, 0]), np.array([3, COUNT])])
+    found = [next(coming).tensors["number"].tolist() for _ in range(2)]
+    assert found == [[5, 7], [COUNT - 1, 0]]
+    with pytest.raises(IndexError, match=f"sample {COUNT} of a store of {COUNT}"):
+        next(coming)
+
+
+def test_batches_of_a_group_have_their_samples_numbers(path: str) -> None:
+    ds = ChunkDataset(path, with_index=True)
+    found = list(ChunkDataLoader(ds, 4, shuffle=True))
+    assert all(batch["index"].tolist() == batch["number"].tolist() for batch in found)
+    assert all(batch["index"].untyped_storage().nbytes() == batch["index"].nbytes for batch in found)
 
 
 def test_a_batch_of_a_group_has_memory_of_its_own_to_be_saved_and_written(path: str) -> None:
