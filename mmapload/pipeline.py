@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     Indices = npt.NDArray[np.int64]
 
-__all__ = ["Group", "Prepared", "group_size", "prepared_in_threads"]
+__all__ = ["Group", "Prepared", "group_size", "prepared_in_threads", "thread_count"]
 
 THREADS: Final = 2
-"""Threads that put batches together; each prepares one group at a time."""
+"""Threads that put batches together, at most; each prepares one group at a time."""
 
 GROUP_BYTES: Final = 2**20 - 1
 """Batches are grouped up to this size: bytes cost more than calls then; larger pieces are mapped, too."""
@@ -54,6 +54,20 @@ def group_size(batch_nbytes: int, global_batch: int, chunk_length: int) -> int:
     (3, 1, 2)
     """
     return max(1, min(MOST_GROUPED, GROUP_BYTES // max(1, batch_nbytes), chunk_length // (4 * global_batch)))
+
+
+def thread_count(grouped: int, ahead: int) -> int:
+    """Return how many threads prepare groups of so many batches, so many groups ahead.
+
+    Where a group is full before it has its bytes, copying takes less time than Python does, of which one
+    thread runs at a time: a second one would only wait for the first, and take time to wake up.
+
+    Examples
+    --------
+    >>> thread_count(3, 2), thread_count(MOST_GROUPED, 2), thread_count(3, 0)
+    (2, 1, 1)
+    """
+    return 1 if grouped == MOST_GROUPED else min(THREADS, ahead + 1)
 
 
 class Prepared:
@@ -166,7 +180,7 @@ def prepared_in_threads(
         threading.Thread(
             target=_prepare_groups, args=(waiting, work), name=f"mmapload-batch_{i}", daemon=True
         )
-        for i in range(min(THREADS, ahead + 1))
+        for i in range(thread_count(grouped, ahead))
     ]
     coming: deque[Group] = deque()
     stalled = False

@@ -71,6 +71,21 @@ def test_grouping_changes_no_batch(path: str, shuffle: Any, batch_size: int) -> 
     assert numbers(loader) == expected
 
 
+@pytest.mark.parametrize(("batch_size", "grouped", "threads"), [(1, MOST_GROUPED, 1), (4, 16, 2), (64, 1, 2)])
+def test_batches_whose_bytes_cost_less_than_their_calls_have_one_thread(
+    path: str, batch_size: int, grouped: int, threads: int
+) -> None:
+    loader = ChunkDataLoader(path, batch_size, shuffle=True)
+    assert loader._grouped == grouped
+    for _ in loader:
+        assert len(batch_threads()) == threads
+        break
+    transformed = ChunkDataLoader(path, batch_size, batch_transform=to_float)
+    for _ in transformed:
+        assert len(batch_threads()) == 2, "what a user's own code takes is not known"
+        break
+
+
 def test_every_batch_of_a_group_counts_as_one(path: str) -> None:
     loader = ChunkDataLoader(path, 4, shuffle=True)
     assert loader._grouped == 16
