@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from mmapload.batchsampler import ChunkBatchSampler
     from mmapload.dataset import ChunkDataset
     from mmapload.errors import (
         ChunkError,
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from mmapload.plans import LoaderPlan
     from mmapload.preprocessing import preprocess
     from mmapload.quality import ShuffleQuality, shuffle_quality
-    from mmapload.samplers import ChunkBatchSampler, ChunkSampler
+    from mmapload.samplers import ChunkSampler
     from mmapload.stats import LoaderStats
     from mmapload.store import Store, open_store
 
@@ -52,7 +53,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME: Final = {
-    "ChunkBatchSampler": "samplers",
+    "ChunkBatchSampler": "batchsampler",
     "ChunkDataLoader": "loader",
     "ChunkDataset": "dataset",
     "ChunkSampler": "samplers",

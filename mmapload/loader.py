@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any, Final
 
+from mmapload.batchsampler import ChunkBatchSampler
 from mmapload.dataset import ChunkDataset
 from mmapload.devices import checked_device
 from mmapload.pipeline import group_size
 from mmapload.plans import LoaderPlan, plan_of
-from mmapload.samplers import ChunkBatchSampler, ChunkSampler
+from mmapload.samplers import ChunkSampler
 from mmapload.serving import ServingLoader, reads_for_workers
 from mmapload.stats import LoaderStats, disk_bytes, gathered_stats
 from mmapload.workers.sending import READ_AHEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import torch
     from torch.utils.data import Dataset, Sampler
@@ -199,6 +200,68 @@ persistent_workers, pin_memory_device, in_order
                 fix(epoch)
                 return
         raise AttributeError("this loader's sampler has no epochs")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where training is: what the loop has received counts, not what is prepared for it.
+
+        Returns
+        -------
+        dict
+            Small, of values that JSON has; the same on every rank. Inside the loop the batch in hand counts
+            as received; after its end the state is the beginning of the next epoch. See `docs/resume.md`.
+
+        Raises
+        ------
+        TypeError
+            If the order of batches is not mmapload's.
+        ValueError
+            If batches may come out of order (`in_order=False`).
+        """
+        sampler = self._expect_ordering()
+        begun = self._begun
+        if sampler.begun is None or begun is None:
+            return sampler.state_dict()
+        return sampler.state_at(*begun.of_training)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where a state was saved, of a loader or a sampler.
+
+        The number of workers may be another, that of ranks too. `len(loader)` stays that of a whole epoch.
+
+        Raises
+        ------
+        StateMismatchError
+            If the state does not belong to this store, seed or shuffling, or no batch of this run begins
+            where it was saved.
+        TypeError
+            If the order of batches is not mmapload's.
+        """
+        sampler = self._expect_ordering()
+        sampler.load_state_dict(state)
+        if self._chunks is not None:
+            self._chunks.drop_last = sampler.drop_last
+            if self.drop_last != sampler.drop_last and self.batch_size is not None:
+                self.__dict__["drop_last"] = sampler.drop_last
+
+    @property
+    def _ordering(self) -> ChunkSampler | None:
+        found = self.sampler if self._chunks is None else self._chunks.sampler
+        if not isinstance(found, ChunkSampler) or found.dataset is not self.dataset:
+            return None
+        return found if self._chunks is not None or self.batch_size == found.batch_size else None
+
+    def _expect_ordering(self) -> ChunkSampler:
+        found = self._ordering
+        if found is None:
+            raise TypeError(
+                "only mmapload's order of batches has a state: use this loader without a sampler, or with a "
+                "ChunkSampler or ChunkBatchSampler of the same dataset and batch_size"
+            )
+        if self.num_workers > 1 and not getattr(self, "in_order", True):
+            raise ValueError(
+                "with in_order=False nobody can say which batches are still to come: leave it out"
+            )
+        return found
 
     @property
     def worker_batches(self) -> Counts:

@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Hashable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import BatchSampler, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 from mmapload.dataset import ChunkDataset
 from mmapload.order import epoch_order
+from mmapload.passes import EpochPass, SampleNumbers
 from mmapload.ranks import find_ranks
-from mmapload.sizes import format_size
-from mmapload.windows import checked_integer, fit_window, levels_to_caller, look_ahead
+from mmapload.selection import mode_of
+from mmapload.state import SavedState
+from mmapload.streams import Stream
+from mmapload.windows import (
+    checked_integer,
+    fit_window,
+    look_ahead,
+    warn_of_order,
+    warn_of_room,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -25,16 +32,7 @@ if TYPE_CHECKING:
     from mmapload.ranks import Ranks
     from mmapload.windows import Lookahead
 
-__all__ = ["ChunkBatchSampler", "ChunkSampler"]
-
-_MODES: Final[dict[bool | str | None, Mode]] = {
-    None: "sequential",
-    False: "sequential",
-    True: "window",
-    "window": "window",
-    "batch": "batch",
-    "full": "full",
-}
+__all__ = ["ChunkSampler"]
 
 
 class ChunkSampler(DistributedSampler[int]):
@@ -116,9 +114,7 @@ class ChunkSampler(DistributedSampler[int]):
                 "a Subset follows no chunks: preprocess its parts into stores of their own (--list FILE), or "
                 "use torch's own samplers"
             )
-        mode = _MODES.get(shuffle) if isinstance(shuffle, Hashable) else None
-        if mode is None:
-            raise ValueError(f"shuffle is True, False, 'window', 'batch' or 'full', not {shuffle!r}")
+        mode = mode_of(shuffle)
         if mode != "window" and (window != "auto" or lanes is not None):
             raise ValueError(f"window and lanes belong to shuffle='window', and shuffle is {shuffle!r}")
         self.ranks: Ranks = find_ranks(rank, world_size)
@@ -133,18 +129,24 @@ class ChunkSampler(DistributedSampler[int]):
         self.lanes = by_default if lanes is None else checked_integer("lanes", lanes, 1)
         usual: Remainder = "keep" if self.num_replicas == 1 else "pad"
         self.remainder: Remainder = usual if remainder is None else remainder
-        self.drop_last = self.remainder == "drop"
         self.window = None if self.mode != "window" else self._fit(window)
         self.epoch = 0
         self.lag: int | None = None
-        self._fresh = True
+        self._remainder_given = remainder is not None
+        self._fingerprint = dataset.store.fingerprint
+        self.begun: EpochPass | None = None  # None: the next iteration is that of `epoch`, from `_start`
+        self._start = 0
         order = self.order(0)
         order.check_world_size(self.num_replicas)
+        self._measure(order)
+        dataset.follows_chunks = True
+        warn_of_order(order, len(dataset), dataset.memory if dataset.exceeds_memory else None)
+
+    def _measure(self, order: EpochOrder) -> None:
+        self.drop_last = self.remainder == "drop"
         self.num_samples = order.rank_length(self.rank, self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
         self.steps = order.steps
-        dataset.follows_chunks = True
-        self._warn_of(order)
 
     def _fit(self, window: int | str) -> int:
         dataset = self._chunk_dataset
@@ -156,21 +158,6 @@ class ChunkSampler(DistributedSampler[int]):
             memory=dataset.memory,
             ranks=self.ranks,
         )
-
-    def _warn_of(self, order: EpochOrder) -> None:
-        dataset = self._chunk_dataset
-        if self.steps == 0:
-            warnings.warn(
-                f"{len(dataset)} samples do not fill one batch of {order.global_batch} over all ranks, and "
-                "remainder='drop' (or drop_last=True) leaves none: take a smaller batch_size or 'keep'",
-                stacklevel=levels_to_caller(),
-            )
-        if self.mode == "full" and dataset.exceeds_memory:
-            warnings.warn(
-                "shuffle='full' reads samples one by one, at random, from more than the dataset's memory "
-                f"budget of {format_size(dataset.memory)} holds: shuffle='window' reads whole chunks ahead",
-                stacklevel=levels_to_caller(),
-            )
 
     def order(self, epoch: int) -> EpochOrder:
         """Return the order of an epoch, a pure function of the arguments."""
@@ -189,11 +176,13 @@ class ChunkSampler(DistributedSampler[int]):
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
-        for batch in self.batches():
-            yield from batch.tolist()
+        return SampleNumbers(self.begin, self.lists, self.batch_size)
 
     def set_epoch(self, epoch: int) -> None:
         """Fix the epoch of the next iteration.
+
+        If that is the epoch which has just been restored, it goes on where it was restored; else it begins at
+        its first batch.
 
         Raises
         ------
@@ -202,22 +191,36 @@ class ChunkSampler(DistributedSampler[int]):
         """
         epoch = checked_integer("epoch", epoch, 0)
         self.order(epoch)  # refuses one that is too large
+        if self.begun is not None or epoch != self.epoch:
+            self._start = 0
         self.epoch = epoch
-        self._fresh = True
+        self.begun = None
 
-    def batches(self) -> Iterator[npt.NDArray[np.int64]]:
-        """Iterate over an epoch by batches of sample numbers, telling the dataset what comes next."""
-        # The epoch is taken with the first batch: torch's DataLoader makes iterators that it never uses.
-        if not self._fresh:
+    def begin(self) -> EpochPass:
+        """Begin the next iteration, for `batches` or `lists`."""
+        if self.begun is not None:
             self.epoch += 1
-        self._fresh = False
-        order = self.order(self.epoch)
+            self._start = 0
+        self.begun = EpochPass(self.epoch, self._start)
+        return self.begun
+
+    def lists(self, begun: EpochPass) -> Iterator[list[int]]:
+        """Iterate by lists of sample numbers, from which the dataset learns what transforms have to know."""
+        stream = Stream(self.seed, begun.epoch) if self._chunk_dataset.takes_rng else None
+        for batch in self.batches(begun):
+            yield batch.tolist() if stream is None else stream.numbers(batch.tolist())
+
+    def batches(self, begun: EpochPass | None = None) -> Iterator[npt.NDArray[np.int64]]:
+        """Iterate by batches of sample numbers, telling the dataset what comes next."""
+        begun = begun or self.begin()
+        order = self.order(begun.epoch)
         residency, pid = self._chunk_dataset.residency, os.getpid()
         ahead = self._look_ahead()
-        plan = order.uses(self.rank, self.num_replicas)
+        plan = order.uses(self.rank, self.num_replicas, begun.start)
         residency.follow(plan, rows_only=self.mode == "batch", kept=ahead.kept)
+        coming = order.rank_batches(self.rank, self.num_replicas, begun.start)
         try:
-            for step, batch in enumerate(order.rank_batches(self.rank, self.num_replicas)):
+            for step, batch in enumerate(coming, begun.start):
                 if residency.follows(plan):  # not so once another iteration has begun
                     residency.advance(step - ahead.lag, step + ahead.steps)
                 yield batch
@@ -225,6 +228,83 @@ class ChunkSampler(DistributedSampler[int]):
             # A forked child may be the one that clears this iterator away; the residency is not its own.
             if os.getpid() == pid and residency.follows(plan):
                 residency.follow(())
+
+    def state_dict(self, received: int | None = None) -> dict[str, Any]:
+        """Return where the order is, as a small dict that JSON can hold; the same on every rank.
+
+        Parameters
+        ----------
+        received : int, optional
+            Batches that the loop over a DataLoader has received since it began. A sampler does not see that,
+            and a DataLoader with workers asks it for batches ahead of time. By default all that the sampler
+            has handed out count as received.
+
+        Raises
+        ------
+        ValueError
+            If the sampler has not handed out so many.
+        """
+        begun = self.begun
+        epoch, step = (self.epoch, self._start) if begun is None else begun.of_sampler
+        if received is not None:
+            handed_out = 0 if begun is None else begun.handed_out
+            if checked_integer("received", received, 0) > handed_out:
+                raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
+            epoch, step = (epoch, step) if begun is None else (begun.epoch, begun.start + int(received))
+        return self.state_at(epoch, step)
+
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state at a step of an epoch."""
+        return SavedState(
+            fingerprint=self._fingerprint,
+            seed=self.seed,
+            mode=self.mode,
+            window=self.window,
+            lanes=self.lanes,
+            global_batch=self.batch_size * self.num_replicas,
+            remainder=self.remainder,
+            epoch=epoch,
+            step=step,
+        ).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where a state was saved; window and lanes are the state's from now on.
+
+        So is the remainder, unless it was given.
+
+        Raises
+        ------
+        StateMismatchError
+            If the state is of another store, seed, shuffling or version; if no batch of this run begins where
+            it was saved; or if it is no state.
+
+        Warns
+        -----
+        UserWarning
+            If two of its windows do not fit in the memory budget.
+        """
+        dataset, geometry = self._chunk_dataset, self._chunk_dataset.geometry
+        saved = SavedState.from_dict(state)
+        saved.check_store(self._fingerprint, dataset.store.path)
+        order, step = saved.resumed(
+            geometry,
+            batch_size=self.batch_size,
+            world_size=self.num_replicas,
+            mode=self.mode,
+            seed=self.seed,
+            remainder=self.remainder if self._remainder_given else None,
+        )
+        self.window, self.lanes, self.remainder = order.window, order.lanes, order.remainder
+        self._measure(order)
+        self.epoch, self._start, self.begun = order.epoch, step, None
+        if self.window is not None:
+            warn_of_room(
+                self.window,
+                geometry,
+                lanes=self.lanes,
+                capacity=dataset.chunks_held,
+                chunk_nbytes=dataset.chunk_nbytes,
+            )
 
     def _look_ahead(self) -> Lookahead:
         return look_ahead(
@@ -236,64 +316,3 @@ class ChunkSampler(DistributedSampler[int]):
             lanes=self.lanes,
             lag=self.lag,
         )
-
-
-class ChunkBatchSampler(BatchSampler):
-    """The same order by batches, for `DataLoader(batch_sampler=...)`; arguments as for `ChunkSampler`.
-
-    Attributes
-    ----------
-    sampler : ChunkSampler
-        Holds the epoch.
-    batch_size : int
-        Per rank.
-    drop_last : bool
-        Whether the last samples are left out where they do not fill a batch on every rank.
-
-    Examples
-    --------
-    >>> import mmapload, numpy as np, tempfile
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
-    >>> ds = mmapload.ChunkDataset(folder.name + "/store")
-    >>> list(ChunkBatchSampler(ds, 4, shuffle=False))
-    [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
-    """
-
-    def __init__(
-        self,
-        dataset: ChunkDataset,
-        batch_size: int,
-        *,
-        shuffle: bool | str | None = True,
-        window: int | str = "auto",
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-        lanes: int | None = None,
-        remainder: Remainder | None = None,
-    ) -> None:
-        sampler = ChunkSampler(
-            dataset,
-            batch_size,
-            shuffle=shuffle,
-            window=window,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            lanes=lanes,
-            remainder=remainder,
-        )
-        super().__init__(sampler, batch_size, drop_last=sampler.drop_last)
-        self.sampler: ChunkSampler = sampler
-
-    def __len__(self) -> int:
-        return self.sampler.steps
-
-    def __iter__(self) -> Iterator[list[int]]:
-        for batch in self.sampler.batches():
-            yield batch.tolist()
-
-    def set_epoch(self, epoch: int) -> None:
-        """Fix the epoch of the next iteration."""
-        self.sampler.set_epoch(epoch)

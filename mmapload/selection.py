@@ -1,9 +1,10 @@
-"""Which fields and which samples are asked for, checked."""
+"""Which fields, samples and orders are asked for, checked."""
 
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -13,9 +14,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.layout import FieldLayout
+    from mmapload.order import Mode
     from mmapload.store import Store
 
-__all__ = ["chosen_fields", "sample_numbers"]
+__all__ = ["chosen_fields", "mode_of", "sample_numbers"]
+
+_MODES: Final[dict[Any, Mode]] = {
+    None: "sequential",
+    False: "sequential",
+    True: "window",
+    "window": "window",
+    "batch": "batch",
+    "full": "full",
+}
 
 
 def chosen_fields(store: Store, names: Sequence[str] | None) -> tuple[FieldLayout, ...]:
@@ -37,6 +48,25 @@ def chosen_fields(store: Store, names: Sequence[str] | None) -> tuple[FieldLayou
     if twice:
         raise ValueError(f"fields names {twice[0]!r} twice")
     return tuple(store.field(name) for name in names)
+
+
+def mode_of(shuffle: object) -> Mode:
+    """Return the mode of the order that `shuffle` asks for.
+
+    Raises
+    ------
+    ValueError
+        If it is no such value.
+
+    Examples
+    --------
+    >>> mode_of(True), mode_of(None)
+    ('window', 'sequential')
+    """
+    mode = _MODES.get(shuffle) if isinstance(shuffle, Hashable) else None
+    if mode is None:
+        raise ValueError(f"shuffle is True, False, 'window', 'batch' or 'full', not {shuffle!r}")
+    return mode
 
 
 def sample_numbers(indices: Sequence[int] | npt.NDArray[np.int64], samples: int) -> npt.NDArray[np.int64]:

@@ -19,6 +19,7 @@ from mmapload.errors import MmaploadError, WorkerError
 from mmapload.finishing import Finishing, TransformedCollate
 from mmapload.pipeline import prepared_in_threads
 from mmapload.stats import CountedSampler, Deliveries, disk_bytes
+from mmapload.streams import Stream
 from mmapload.workers.collating import SlotCollate
 from mmapload.workers.handover import Handover
 from mmapload.workers.sending import READ_AHEAD, SlotSampler
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mmapload.gather import Take
+    from mmapload.passes import EpochPass
     from mmapload.pipeline import Prepared
     from mmapload.samplers import ChunkSampler
 
@@ -63,6 +65,7 @@ class ServingLoader(DataLoader[Any]):
         self._handover = Handover()
         self._deliveries = Deliveries()
         self._disk_before = disk_bytes()
+        self._begun: EpochPass | None = None
         super().__init__(*arguments, **others)
 
     def _get_iterator(self) -> Any:
@@ -95,12 +98,15 @@ class ServingLoader(DataLoader[Any]):
         if self._iterator is not None and not all(_are_alive(self._iterator)):
             self._finish_workers(self._iterator)
         iterator: Any = None
+        begun: list[EpochPass] = []
         try:
             iterator = super().__iter__()
             self._deliveries.begin()
             copying = None if self.device is None else DeviceCopy(self.device)
             # Not a loop with a variable: it would hold each batch until the next has come.
-            yield from map(self._arrived, repeat(iterator), repeat(copying))
+            yield from map(self._arrived, repeat(iterator), repeat(copying), repeat(begun))
+            for each in begun:
+                each.finished = True
         except (RuntimeError, ConnectionError, EOFError) as error:
             # torch tells of a dead worker only by the text of a RuntimeError, or fails to fetch what that had
             # ready. An error that a worker caught and sent over is another thing, and begins with "Caught".
@@ -119,16 +125,29 @@ class ServingLoader(DataLoader[Any]):
             if iterator is not None and self.num_workers and iterator is not self._iterator:
                 self._finish_workers(iterator)
 
-    def _arrived(self, iterator: Any, copying: DeviceCopy | None) -> Any:
+    def _arrived(self, iterator: Any, copying: DeviceCopy | None, begun: list[EpochPass]) -> Any:
         """Return torch's next batch; the StopIteration at the end ends the `map` that calls this."""
         asked = time.monotonic()
-        batch = self._handover.note_arrival(next(iterator))
+        try:
+            batch = self._handover.note_arrival(next(iterator))
+        finally:
+            # Whatever has come of it, the sampler's pass is the one that torch has begun for this iterator.
+            if not begun and self._ordering is not None and self._ordering.begun is not None:
+                begun.append(self._ordering.begun)
+                self._begun = begun[0]
         if copying is not None:
             batch = copying.arrive(copying.start(batch))
         sent = iterator._index_sampler  # noqa: SLF001 - what `_get_iterator` gave it
         counted = sent.arrived() if isinstance(sent, CountedSampler) else (1, None, 0.0)
         self._deliveries.note(counted[0], asked, *counted[1:])
+        for each in begun:
+            each.received += 1
         return batch
+
+    @property
+    def _ordering(self) -> ChunkSampler | None:
+        """The sampler whose batches are delivered, if it is mmapload's."""
+        raise NotImplementedError
 
     def _finish_workers(self, iterator: Any) -> None:
         """End the workers of an iteration now: the error that ends it may keep torch's iterator alive."""
@@ -144,25 +163,28 @@ class ServingLoader(DataLoader[Any]):
 
     def _from_threads(self, dataset: ChunkDataset, sampler: ChunkSampler) -> Iterator[Any]:
         """Keep `prefetch` groups of batches in preparation; an error surfaces at its batch."""
+        self._begun = begun = sampler.begin()
         finishing = Finishing(
             dataset,
             self.collate_fn,
             self.batch_transform,
             pins=self.pin_memory and torch.cuda.is_available(),
             copying=None if self.device is None else DeviceCopy(self.device),
+            stream=Stream(sampler.seed, begun.epoch),
         )
-        indices: Any = sampler.batches()
+        indices: Any = sampler.batches(begun)
         prepared: Any = prepared_in_threads(
             indices, finishing.prepare, grouped=self._grouped, ahead=self._prefetch, timeout=self.timeout
         )
         self._deliveries.begin()
         try:
-            yield from map(self._deliver, repeat(finishing), repeat(prepared))
+            yield from map(self._deliver, repeat(finishing), repeat(prepared), repeat(begun))
+            begun.finished = True
         finally:
             prepared.close()
             indices.close()  # ends its loading ahead
 
-    def _deliver(self, finishing: Finishing, coming: Iterator[Prepared]) -> Any:
+    def _deliver(self, finishing: Finishing, coming: Iterator[Prepared], begun: EpochPass) -> Any:
         """Return the next batch; the StopIteration at the end ends the `map` that calls this."""
         asked = time.monotonic()
         prepared = next(coming)
@@ -173,6 +195,7 @@ class ServingLoader(DataLoader[Any]):
                 del prepared  # or it and the error would hold each other
         batch = finishing.deliver(prepared)
         self._deliveries.note(prepared.samples, asked, prepared.ready)
+        begun.received += 1
         return batch
 
 

@@ -16,10 +16,18 @@ from mmapload.order import auto_window
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
-    from mmapload.order import Geometry, Mode
+    from mmapload.order import EpochOrder, Geometry, Mode
     from mmapload.ranks import Ranks
 
-__all__ = ["Lookahead", "checked_integer", "fit_window", "levels_to_caller", "look_ahead"]
+__all__ = [
+    "Lookahead",
+    "checked_integer",
+    "fit_window",
+    "levels_to_caller",
+    "look_ahead",
+    "warn_of_order",
+    "warn_of_room",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +117,56 @@ def fit_window(
             stacklevel=levels_to_caller(),
         )
     return agreed
+
+
+def warn_of_room(window: int, geometry: Geometry, *, lanes: int, capacity: int, chunk_nbytes: int) -> None:
+    """Warn if two windows that are fixed, since an epoch began with them, do not fit in what may be held.
+
+    Parameters
+    ----------
+    window, lanes : int
+        Of the order.
+    geometry : Geometry
+        Of the store.
+    capacity : int
+        Chunks that this process may hold.
+    chunk_nbytes : int
+        Of one of them.
+    """
+    needed = min(_touched_by_two(window, geometry, lanes), geometry.chunks)
+    if capacity < needed:
+        warnings.warn(
+            f"the state goes on with windows of {window} samples, two of which take {needed} chunks of "
+            f"{format_size(chunk_nbytes)}, and the dataset's memory budget holds {capacity}: the order is "
+            "the same, but chunks are read more than once; give ChunkDataset(memory=...) more",
+            stacklevel=levels_to_caller(),
+        )
+
+
+def warn_of_order(order: EpochOrder, samples: int, memory: int | None) -> None:
+    """Warn if an epoch has no batch, or if samples are read one by one.
+
+    Parameters
+    ----------
+    order : EpochOrder
+        Of any epoch.
+    samples : int
+        In the store.
+    memory : int or None
+        The budget in bytes, if it does not hold them all.
+    """
+    if order.steps == 0:
+        warnings.warn(
+            f"{samples} samples do not fill one batch of {order.global_batch} over all ranks, and "
+            "remainder='drop' (or drop_last=True) leaves none: take a smaller batch_size or 'keep'",
+            stacklevel=levels_to_caller(),
+        )
+    if order.mode == "full" and memory is not None:
+        warnings.warn(
+            "shuffle='full' reads samples one by one, at random, from more than the dataset's memory "
+            f"budget of {format_size(memory)} holds: shuffle='window' reads whole chunks ahead",
+            stacklevel=levels_to_caller(),
+        )
 
 
 def _touched_by_two(window: int, geometry: Geometry, lanes: int) -> int:

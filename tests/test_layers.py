@@ -23,7 +23,7 @@ LAYERS = [
     ["codecs", "budget", "progress"],
     ["layout", "strictjson", "chains"],
     ["metadata", "chunkfile", "order", "sources", "mappings"],
-    ["buffers", "opening", "presence", "reserved"],
+    ["buffers", "opening", "passes", "presence", "reserved", "state"],
     ["checksums"],
     ["store"],
     ["measures", "writer", "readers", "schedule", "selection", "streams"],
@@ -33,7 +33,7 @@ LAYERS = [
     ["workers", "quality"],
     ["dataset"],
     ["samplers", "devices", "pipeline", "stats"],
-    ["finishing", "plans"],
+    ["batchsampler", "finishing", "plans"],
     ["serving"],
     ["loader"],
     ["bench"],
@@ -45,7 +45,7 @@ LAYERS = [
 OWNERS = {
     "torch": {
         *("batches", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
-        "bench",
+        *("batchsampler", "bench"),
     },
     "zarr": {"writer"},
     "numcodecs": {"codecs"},

@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
+from mmapload.batchsampler import ChunkBatchSampler
 from mmapload.bench.rounds import Contender
 from mmapload.dataset import ChunkDataset
 from mmapload.errors import MmaploadError
 from mmapload.loader import ChunkDataLoader
 from mmapload.order import auto_window
-from mmapload.samplers import ChunkBatchSampler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
