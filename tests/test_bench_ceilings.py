@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.loading_cases import random_arrays, write_store
+from tests.warm_python import run_warm
 
 if TYPE_CHECKING:
+    import subprocess
+
     from mmapload.store import Store
 
 
@@ -31,8 +32,7 @@ def claim(store: Store, samples: int) -> None:
 
 def bench(store: Store) -> subprocess.CompletedProcess[str]:
     """Run the command as a process of its own, which has not ended after two minutes where it hangs."""
-    command = [sys.executable, "-m", "mmapload", "bench", store.path, "--seconds", "0.1", "--quiet"]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return run_warm("-m", "mmapload", "bench", store.path, "--seconds", "0.1", "--quiet", timeout=120)
 
 
 @pytest.mark.parametrize("samples", [10**8, 2**52])

@@ -17,6 +17,7 @@ import pytest
 
 from mmapload.preprocessing import preprocess
 from tests.loading_cases import memory_cgroup
+from tests.warm_python import run_warm
 
 ROOT = Path(__file__).parent.parent
 SCRIPT = ROOT / "benchmarks" / "compare_npz.py"
@@ -85,23 +86,37 @@ print(done.reports, done.killed, cgroup.folder.exists())
 """
 
 
+ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])}
+
+
 def run(*arguments: object, code: str | None = None, told: str = "") -> subprocess.CompletedProcess[str]:
     started = [str(SCRIPT)] if code is None else ["-c", code]
-    return subprocess.run(
-        [sys.executable, *started, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        input=told,
-        timeout=120,
-        check=False,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SCRIPT.parent), *sys.path])},
-    )
+    return run_warm(*started, *arguments, told=told, env=ENVIRONMENT)
 
 
 def ran(*arguments: object, code: str | None = None, told: str = "") -> str:
     done = run(*arguments, code=code, told=told)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
+
+
+def ran_fresh(code: str, *arguments: object, told: str = "") -> tuple[int, str]:
+    """Run code in a process that begins empty, as memory is measured in it; returns its number and output."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+    )
+    with process:
+        try:
+            out, said = process.communicate(told, timeout=240)
+        finally:
+            process.kill()
+    assert process.returncode == 0, out + said
+    return process.pid, out
 
 
 def rows_of(table: str) -> dict[str, list[str]]:
@@ -111,11 +126,11 @@ def rows_of(table: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in rows if not row[0].startswith("-")}
 
 
-def cgroups() -> set[Path]:
-    """The cgroups of benchmarks that are there, while those of tests beside this one come and go."""
+def cgroups(pid: int) -> set[Path]:
+    """The cgroups of one benchmark that are there, while those of others, and of tests, come and go."""
     # Unlike rglob, walk passes by what vanishes meanwhile.
     folders = (Path(folder) for folder, _, _ in os.walk("/sys/fs/cgroup"))
-    return {folder for folder in folders if folder.name.startswith("mmapload-bench-")}
+    return {folder for folder in folders if folder.name.startswith(f"mmapload-bench-{pid}-")}
 
 
 def write_npz(folder: Path, name: str, save: Any = np.savez_compressed, **arrays: Any) -> None:
@@ -247,10 +262,9 @@ def test_half_of_the_data_is_enough_for_window_and_batch_shuffle_and_leaves_no_c
 ) -> None:
     with memory_cgroup(2**30):  # skips where none can be made
         pass
-    there = cgroups()
-    out = ran(
+    pid, out = ran_fresh(
+        LIMITED,
         *(*large, "--rounds", 1, "--epochs-limited", 4, "--json", tmp_path / "found.json"),
-        code=LIMITED,
         told="\n".join([NPZ[0], *CHUNKED[1:3]]),
     )
     told = json.loads((tmp_path / "found.json").read_text())
@@ -266,15 +280,15 @@ def test_half_of_the_data_is_enough_for_window_and_batch_shuffle_and_leaves_no_c
         assert loader["bytes_read"] > told["limit"] // 4  # what is limited is the page cache too
     assert "ChunkDataLoader, batch: 4 epochs in one process, killed 0 times." in out
     assert "Drop verified" in out
-    assert cgroups() <= there
+    assert not cgroups(pid)
 
 
 def test_a_loader_that_takes_more_than_the_limit_is_reported_as_killed() -> None:
     with memory_cgroup(2**30):
         pass
-    there = cgroups()
-    assert ran(code=GREEDY) == "[{'before': 1}] True False\n"
-    assert cgroups() <= there
+    pid, out = ran_fresh(GREEDY)
+    assert out == "[{'before': 1}] True False\n"
+    assert not cgroups(pid)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -293,8 +307,8 @@ def test_an_interrupted_run_leaves_neither_processes_nor_a_cgroup(
         deadline = time.monotonic() + 60
         inside: list[int] = []
         while len(inside) < 1 and time.monotonic() < deadline:
-            for folder in cgroups():
-                if f"-{script.pid}-" in folder.name and not folder.name.endswith("-0"):  # that one is a trial
+            for folder in cgroups(script.pid):
+                if not folder.name.endswith("-0"):  # that one is a trial
                     try:
                         inside = [int(pid) for pid in (folder / "cgroup.procs").read_text().split()]
                     except OSError:  # gone since
@@ -309,5 +323,5 @@ def test_an_interrupted_run_leaves_neither_processes_nor_a_cgroup(
         script.wait()
     assert "Traceback" not in said
     assert script.returncode == 128 + number
-    assert not [folder for folder in cgroups() if f"-{script.pid}-" in folder.name]
+    assert not cgroups(script.pid)
     assert not [pid for pid in inside if Path(f"/proc/{pid}").exists()]

@@ -1,4 +1,4 @@
-"""Real ranks, as torchrun starts them: every sample once, equal steps, one window, the same epochs as by hand."""
+"""Real ranks, as torchrun starts them: every sample once, equal steps, one window, epochs as by hand."""
 
 from __future__ import annotations
 
