@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from mmapload import __version__
-from mmapload.cli import bench, info, preprocess, verify
+from mmapload.cli import bench, info, preprocess, shuffle_report, verify
 from mmapload.cli.parsing import UsageError
 from mmapload.errors import MmaploadError, printable
 
@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
-_COMMANDS: Final = {"preprocess": preprocess, "info": info, "verify": verify, "bench": bench}
+_COMMANDS: Final = {
+    "preprocess": preprocess,
+    "info": info,
+    "verify": verify,
+    "bench": bench,
+    "shuffle-report": shuffle_report,
+}
 
 _DESCRIPTION: Final = """\
 Load arrays for PyTorch from batch-aligned Zarr chunks.
@@ -35,6 +41,7 @@ examples:
   mmapload info train.mml
   mmapload verify train.mml
   mmapload bench train.mml --source train/
+  mmapload shuffle-report train.mml --label class
 
 `mmapload COMMAND --help` says more of each. Exit status: 0 done, 1 failed, 2 wrong usage, 3 done with
 samples left out, 130 interrupted."""

@@ -13,6 +13,8 @@ __all__ = ["advice_on", "percent"]
 _AS_GOOD: Final = 0.02
 """Labels whose entropy is within this of a full shuffle's count as mixed."""
 
+_AS_OFTEN: Final = 0.05
+
 
 def percent(share: float) -> str:
     """Write a share in two digits, and never as 0 % or 100 % what is not.
@@ -63,8 +65,10 @@ def _on_labels(quality: ShuffleQuality, ratio: float) -> str:
 
 
 def _on_chunks(quality: ShuffleQuality) -> str:
-    ratio = quality.same_chunk.ratio
-    if not ratio > 1.05:  # NaN too: no pairs, or chunks of one sample
+    same = quality.same_chunk
+    expected = same.found if same.expected is None else same.expected  # what was counted has noise
+    ratio = expected / same.uniform if same.uniform else 0.0
+    if ratio <= 1 + _AS_OFTEN:
         return "samples of one chunk meet no more often than in a full shuffle, so nothing needs to change"
     often = f"two samples of one chunk meet in a batch {ratio:,.3g} times as often as in a full shuffle"
     if quality.written_shuffled:
