@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,7 +14,10 @@ from mmapload.preprocessing import preprocess
 from tests.loading_cases import evictable_folder, memory_cgroup, run_python
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from mmapload.store import Store
 
 COUNT, BATCH = 800, 8
 SAMPLE = 2**18
@@ -91,11 +96,25 @@ print(json.dumps({"read": told, "capacity": dataset.chunks_held, "peak": peak}))
 """
 
 
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Store]]:
+    """Return a function that gives the store of a codec, made once: 200 MB."""
+    with memory_cgroup(LIMIT):  # skips where none can be made
+        pass
+    with evictable_folder(tmp_path_factory.mktemp("stores")) as folder:
+        yield cache(
+            lambda codec: preprocess(Samples(), folder / codec, BATCH, codec=codec, chunk_bytes="2MiB")
+        )
+    for path in folder.iterdir():
+        shutil.rmtree(path, ignore_errors=True)
+
+
 @pytest.mark.parametrize("shuffle", ["window", "batch", ""])
-def test_the_disk_is_spared_what_the_budget_keeps_from_epoch_to_epoch(tmp_path: Path, shuffle: str) -> None:
-    data, memory = COUNT * SAMPLE, int(0.7 * LIMIT)
-    with evictable_folder(tmp_path) as folder, memory_cgroup(LIMIT) as cgroup:
-        store = preprocess(Samples(), folder / "store", BATCH, chunk_bytes="2MiB")
+def test_the_disk_is_spared_what_the_budget_keeps_from_epoch_to_epoch(
+    stores: Callable[[str], Store], shuffle: str
+) -> None:
+    data, memory, store = COUNT * SAMPLE, int(0.7 * LIMIT), stores("raw")
+    with memory_cgroup(LIMIT) as cgroup:
         told = json.loads(run_python(KEPT, cgroup, store.path, shuffle, memory, timeout=120))
     chunks = store.layout.chunks
     # Two windows of 64 samples are 16 chunks, in order it is a quarter of the budget: the rest stays.
@@ -112,10 +131,10 @@ def test_the_disk_is_spared_what_the_budget_keeps_from_epoch_to_epoch(tmp_path: 
 
 @pytest.mark.parametrize("codec", ["raw", "zstd"])
 def test_three_shuffled_epochs_of_twice_the_limit_stay_inside_it_and_read_every_byte_at_most_once_each(
-    tmp_path: Path, codec: str
+    stores: Callable[[str], Store], codec: str
 ) -> None:
-    with evictable_folder(tmp_path) as folder, memory_cgroup(LIMIT) as cgroup:
-        store = preprocess(Samples(), folder / "store", BATCH, codec=codec, chunk_bytes="2MiB")
+    store = stores(codec)
+    with memory_cgroup(LIMIT) as cgroup:
         told = json.loads(run_python(THREE_EPOCHS, cgroup, store.path, timeout=120))
     assert told["peak"] <= told["memory"] < LIMIT
     assert told["usage"] < LIMIT
@@ -123,3 +142,61 @@ def test_three_shuffled_epochs_of_twice_the_limit_stay_inside_it_and_read_every_
     batches = 12 * 16 * SAMPLE
     assert told["anonymous"] < batches + (0 if codec == "raw" else told["memory"])
     assert told["read"] <= 3 * (COUNT * SAMPLE + 10**5)
+
+
+FIFTY = """
+import gc, json, os, pathlib, sys, threading, warnings
+import mmapload
+from mmapload.mappings import drop_pages
+from mmapload.measures import bytes_read, memory_in_use
+
+path, memory = sys.argv[1:3]
+warnings.simplefilter("ignore", UserWarning)  # of "full" on data larger than the budget
+import torch
+gc.freeze()  # or each collection goes through all of torch
+told = {}
+for mode in ("window", "batch", "full", "sequential"):
+    for file in pathlib.Path(path).rglob("c.*"):
+        drop_pages(str(file), 0, file.stat().st_size)
+    dataset = mmapload.ChunkDataset(path, memory=memory)
+    more = {"window": 32} if mode == "window" else {}
+    loader = mmapload.ChunkDataLoader(dataset, 16, False if mode == "sequential" else mode, **more)
+    told[mode] = found = []
+    for epochs in (1, 9, 40):
+        before = bytes_read()
+        for _ in range(epochs):
+            assert sum(len(batch["x"]) for batch in loader) == len(dataset)
+        gc.collect()
+        found.append({
+            "read": bytes_read() - before,
+            "anonymous": memory_in_use().anonymous,
+            "maps": len(pathlib.Path("/proc/self/maps").read_text().splitlines()),
+            "files": len(os.listdir("/proc/self/fd")),
+            "threads": threading.active_count(),
+        })
+    del loader, dataset
+    gc.collect()
+print(json.dumps(told))
+"""
+
+
+@pytest.mark.parametrize("codec", ["raw", "blosc-lz4"])
+def test_over_fifty_epochs_memory_stays_flat_and_what_fits_is_read_from_the_disk_once(
+    tmp_path: Path, codec: str
+) -> None:
+    count, sample = 64, 2**15
+    noise = np.random.default_rng(0).integers(0, 256, (count, sample), np.uint8)
+    with evictable_folder(tmp_path) as folder:
+        samples = [{"x": x} for x in noise]
+        store = preprocess(samples, folder / "store", BATCH, codec=codec, chunk_bytes="256KiB")
+        fits = json.loads(run_python(FIFTY, store.path, "64MiB", timeout=120))
+        larger = json.loads(run_python(FIFTY, store.path, "1500KiB", timeout=120))
+    for mode, (first, *others) in fits.items():
+        assert first["read"] >= 0.9 * noise.nbytes, mode
+        # Nothing of the store; Python may have to load code of its own again.
+        assert sum(each["read"] for each in others) < 8 * sample, mode
+    for mode, (_, settled, last) in [*fits.items(), *larger.items()]:
+        assert (last["files"], last["threads"]) == (settled["files"], settled["threads"]), mode
+        assert last["maps"] <= settled["maps"] + 4, mode
+        # Less than a tenth of a batch an epoch: neither batches nor chunks gather.
+        assert last["anonymous"] - settled["anonymous"] < 40 * 16 * sample // 10, mode
