@@ -311,7 +311,7 @@ def left(loader: ChunkDataLoader) -> tuple[int, int, int, int]:
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors and maps in /proc")
 @pytest.mark.parametrize("kind", ["plain", "batch_transform", "views"])
-def test_leaving_early_1000_times_leaves_no_thread_descriptor_map_or_buffer(
+def test_leaving_early_300_times_leaves_no_thread_descriptor_map_or_buffer(
     path: str, large_path: str, kind: str
 ) -> None:
     loader = ChunkDataLoader(
@@ -321,7 +321,7 @@ def test_leaving_early_1000_times_leaves_no_thread_descriptor_map_or_buffer(
         batch_transform=to_float if kind == "batch_transform" else None,
     )
     before: tuple[int, int, int, int] | None = None
-    for turn in range(1000):
+    for turn in range(300):
         LEAVES[turn % len(LEAVES)](loader)
         assert not batch_threads()
         if turn == 99:
