@@ -6,6 +6,11 @@ PY := .venv/bin/python
 READY := .venv/ready
 CHARTS := .venv/charts-ready
 
+# Compiled once, where a shell says otherwise: tests start many processes.
+export PYTHONDONTWRITEBYTECODE :=
+# In the order of their names, the files that take longest are not the last. Files stay whole, as fixtures are shared.
+PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 .PHONY: demo test check fuzz format bench bench-peers clean
 
 $(READY): pyproject.toml
@@ -23,7 +28,7 @@ demo: $(READY)
 	$(PY) benchmarks/compare_npz.py --source demo-data/npz --store demo-data/store --rounds 3 --settings warm
 
 test: check
-	$(PY) -m pytest -n 2 --dist loadfile
+	$(PYTEST)
 
 check: $(READY)
 	$(PY) -m ruff format --check .
@@ -32,7 +37,7 @@ check: $(READY)
 
 # Hostile stores and .npz files, many times what the tests try: 100,000 inputs of each.
 fuzz: $(READY)
-	MMAPLOAD_FUZZ=100000 $(PY) -m pytest -n 2 --dist loadfile -rP tests/test_fuzz_store.py tests/test_fuzz_npz.py
+	MMAPLOAD_FUZZ=100000 $(PYTEST) -rP tests/test_fuzz_store.py tests/test_fuzz_npz.py
 
 format: $(READY)
 	$(PY) -m ruff format .
