@@ -88,7 +88,7 @@ class BatchReader:
         ChunkError
             If a chunk's file is missing, of the wrong size, or damaged.
         """
-        if self._is_one_piece(samples):
+        if self._is_one_piece(samples) and (self.residency.reader.maps or self._is_for(samples, take)):
             self.views += 1
             chunk, start = divmod(int(samples[0]), self._chunk_length)
             return self.residency.view(chunk, start, start + len(samples))
@@ -102,10 +102,15 @@ class BatchReader:
     def _is_one_piece(self, samples: npt.NDArray[np.int64]) -> bool:
         return bool(
             len(samples) * self._sample_nbytes >= VIEW_BYTES
-            and self.residency.reader.maps
             and samples[0] // self._chunk_length == samples[-1] // self._chunk_length
             and (len(samples) == 1 or (np.diff(samples) == 1).all())
         )
+
+    def _is_for(self, samples: npt.NDArray[np.int64], take: Take | None) -> bool:
+        """Say whether a chunk is decoded for these samples and no others: it is handed over as it is then."""
+        chunk, row = divmod(int(samples[0]), self._chunk_length)
+        whole = row == 0 and len(samples) == self._chunk_length
+        return whole and take is None and not self.residency.covers(chunk)
 
     def _gather(self, samples: npt.NDArray[np.int64], arrays: ChunkArrays) -> list[int]:
         """Copy the samples together; returns the chunks among theirs that were not in memory."""

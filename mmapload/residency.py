@@ -134,12 +134,12 @@ class Residency:
             threading.Thread(target=self._load_ahead, name="mmapload-ahead", daemon=True).start()
 
     def covers(self, chunk: int) -> bool:
-        """Say whether `get` is the way to this chunk: it is resident or planned, or everything fits.
+        """Say whether `get` is the way to this chunk: it is resident or planned, or is to stay.
 
         Otherwise it may be cheaper to read single rows.
         """
         with self._lock:
-            return self.holds_all or chunk in self._resident or self._schedule.needs(chunk)
+            return self._keeps(chunk) or chunk in self._resident or self._schedule.needs(chunk)
 
     def held(self, chunks: Sequence[int]) -> list[ChunkArrays | None]:
         """Return the arrays of those chunks that are in memory now, None for the others.

@@ -150,6 +150,31 @@ def test_large_batches_of_neighbours_in_one_chunk_are_mapped_and_all_others_copi
     assert (reading.views, reading.copies) == (2 * views, 2 - 2 * views)
 
 
+def test_a_batch_that_is_a_whole_compressed_chunk_is_handed_over_unless_the_chunk_is_to_stay(
+    tmp_path: Path,
+) -> None:
+    arrays = random_arrays(20, image=("u1", (VIEW_BYTES // 4,)), label=("i8", ()))
+    store = write_store(tmp_path / "store", arrays, 8, "blosc-lz4")
+    reading = batch_reader(store, 2)
+    residency, whole = reading.residency, np.arange(8, 16)
+    first, second = reading.batch(whole), reading.batch(whole)
+    for array in first.values():
+        array[...] = 1
+    expect(second, arrays, whole)
+    expect(reading.batch(whole), arrays, whole)
+    assert (reading.views, residency.counts.resident_bytes, residency.reader.chunks_loaded) == (3, 0, 3)
+    for indices in (np.arange(8, 15), np.arange(16, 20), whole[::-1]):  # no whole chunk, or in another order
+        expect(reading.batch(indices), arrays, indices)
+    assert (reading.views, reading.copies) == (3, 3)
+    expect(reading.batch(whole), arrays, whole)  # the chunk is resident now
+    assert reading.views == 3
+    for stays in (batch_reader(store, 2), batch_reader(store)):
+        stays.residency.follow((), rows_only=True, kept=2)
+        for _ in range(2):
+            expect(stays.batch(whole), arrays, whole)
+        assert (stays.views, stays.residency.reader.chunks_loaded) == (0, 1)
+
+
 def test_one_sample_of_the_size_of_a_view_is_mapped(tmp_path: Path) -> None:
     arrays = random_arrays(3, x=("u1", (VIEW_BYTES,)))
     reading = batch_reader(write_store(tmp_path / "store", arrays, 2), 1)
