@@ -97,6 +97,24 @@ def test_at_every_step_of_any_order_the_rest_is_that_of_the_uninterrupted_run(fo
         assert (list(resumed), list(resumed)) == ([], second)
 
 
+def test_at_random_steps_of_a_larger_epoch_too(folder: Path) -> None:
+    ds = ChunkDataset(write_store(folder / "larger", 2003, chunk_length=64))
+    rng = random.Random(7)
+    for arguments in (
+        {"window": 200},
+        {"window": 300, "lanes": 3},
+        {"shuffle": "batch"},
+        {"shuffle": "full"},
+    ):
+        whole = ChunkBatchSampler(ds, 12, **arguments)
+        whole.set_epoch(3)
+        batches = list(whole)
+        for step in rng.sample(range(len(batches)), 5):
+            sampler = ChunkSampler(ds, 4, rank=2, world_size=3, **arguments)
+            sampler.load_state_dict(whole.sampler.state_at(3, step))
+            assert list(sampler) == flat(batch[2 * len(batch) // 3 :] for batch in batches[step:])
+
+
 def test_another_number_of_ranks_goes_on_with_the_same_global_batches(raw_path: str) -> None:
     ds = ChunkDataset(raw_path)
     for arguments in (
