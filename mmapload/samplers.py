@@ -18,6 +18,7 @@ from mmapload.windows import (
     checked_integer,
     fit_window,
     look_ahead,
+    warn_of_lanes,
     warn_of_order,
     warn_of_room,
 )
@@ -127,6 +128,8 @@ class ChunkSampler(DistributedSampler[int]):
         self.seed = checked_integer("seed", seed, 0)
         by_default = self.ranks.nodes if mode == "window" else 1
         self.lanes = by_default if lanes is None else checked_integer("lanes", lanes, 1)
+        if mode == "window" and lanes is None and not dataset.is_raw:
+            warn_of_lanes(self.lanes, self.ranks)
         usual: Remainder = "keep" if self.num_replicas == 1 else "pad"
         self.remainder: Remainder = usual if remainder is None else remainder
         self.window = None if self.mode != "window" else self._fit(window)

@@ -25,6 +25,7 @@ __all__ = [
     "fit_window",
     "levels_to_caller",
     "look_ahead",
+    "warn_of_lanes",
     "warn_of_order",
     "warn_of_room",
 ]
@@ -165,6 +166,25 @@ def warn_of_order(order: EpochOrder, samples: int, memory: int | None) -> None:
         warnings.warn(
             "shuffle='full' reads samples one by one, at random, from more than the dataset's memory "
             f"budget of {format_size(memory)} holds: shuffle='window' reads whole chunks ahead",
+            stacklevel=levels_to_caller(),
+        )
+
+
+def warn_of_lanes(lanes: int, ranks: Ranks) -> None:
+    """Warn on rank 0 if ranks of a machine share windows of a compressed store, which each then decodes.
+
+    Parameters
+    ----------
+    lanes : int
+        That nobody has chosen.
+    ranks : Ranks
+        Those that were given by hand may each have a machine.
+    """
+    if ranks.rank == 0 and not ranks.by_hand and lanes < ranks.world_size:
+        warnings.warn(
+            f"each of {ranks.world_size // ranks.nodes} ranks of a machine decodes all chunks of this "
+            f"compressed store: with lanes={ranks.world_size} each has windows of its own, and a chunk is "
+            f"decoded once, in another order. Pass lanes={lanes} to keep this one",
             stacklevel=levels_to_caller(),
         )
 

@@ -62,6 +62,13 @@ def train(even: str, odd: str) -> dict[str, Any]:
         found["window"] = ChunkSampler(small, 4).window
     found["warnings"] = [str(each.message) for each in caught if "window" in str(each.message)]
     found["sequential"] = by_mmapload(ChunkDataset(odd))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ChunkSampler(ChunkDataset(odd), 4)
+        apart = ChunkDataset(odd)
+        found["apart"] = by_mmapload(apart, shuffle=True, lanes=dist.get_world_size(), remainder="keep")[:1]
+    found["decoded"] = apart.residency.reader.chunks_loaded
+    found["advice"] = [str(each.message) for each in caught if "decodes" in str(each.message)]
     return found
 
 

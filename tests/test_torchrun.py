@@ -127,3 +127,13 @@ def test_ranks_agree_on_the_window_that_fits_the_least_memory_and_one_of_them_sa
     whole = ChunkBatchSampler(ChunkDataset(stores[0]), 4 * len(ranks), window=window)
     for epoch in epochs(ranks, "shrunken"):
         assert [flat(batches) for batches in zip(*epoch, strict=True)] == list(whole)
+
+
+def test_with_lanes_of_their_own_ranks_decode_each_chunk_once_and_are_told_of_it(ranks: Ranks) -> None:
+    for epoch in epochs(ranks, "apart"):
+        assert sorted(flat(map(flat, epoch))) == list(range(101))
+    # Both epochs, in memory for all: a chunk that the border of two lanes cuts is decoded on either side.
+    assert 13 <= sum(rank["decoded"] for rank in ranks) <= 2 * (13 + len(ranks) - 1)
+    told = [len(rank["advice"]) for rank in ranks]
+    assert told == [0] if len(ranks) == 1 else told == [1] + [0] * (len(ranks) - 1)
+    assert all(f"lanes={len(ranks)} " in message for message in ranks[0]["advice"])
