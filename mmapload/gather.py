@@ -215,6 +215,6 @@ def _whole(array: npt.NDArray[Any]) -> npt.NDArray[np.void]:
 def _take(source: npt.NDArray[Any], rows: npt.NDArray[np.int64], target: npt.NDArray[Any]) -> None:
     """Copy rows, all of which exist, one after another; releases the GIL.
 
-    Seen as opaque elements instead, rows of 1 KiB would take four times as long.
+    Without views as opaque elements: making two of them takes longer than copying 45 rows of 1 KiB.
     """
     source.take(rows, 0, target, "clip")
