@@ -49,7 +49,7 @@ def counted_and_expected(batching, most_samples):
     return same, expected, epochs
 
 
-@settings(max_examples=15, derandomize=True, deadline=None)
+@settings(max_examples=10, derandomize=True, deadline=None)
 @given(batchings())
 @example(Batching(Geometry(1009, 35, 7), 13, "window", 97, 1))
 @example(Batching(Geometry(1009, 35, 7), 26, "window", 194, 2))
@@ -115,7 +115,7 @@ def test_where_windows_hold_whole_chunks_and_batches_the_closed_form_is_c_minus_
 
 
 @given(st.integers(2, 300), st.integers(1, 60), st.integers(1, 50), st.integers(0, 2**20))
-@settings(max_examples=30, derandomize=True, deadline=None)
+@settings(max_examples=20, derandomize=True, deadline=None)
 def test_a_window_of_the_whole_store_is_a_full_shuffle_by_the_closed_form(samples, length, batch, place):
     geometry = Geometry(samples, length, length)
     batching = Batching(geometry, batch, "window", samples)
