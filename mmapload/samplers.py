@@ -121,8 +121,7 @@ class ChunkSampler(DistributedSampler[int]):
         self.ranks: Ranks = find_ranks(rank, world_size)
         self.dataset = self._chunk_dataset = dataset
         self.batch_size = checked_integer("batch_size", batch_size, 1)
-        self.num_replicas = self.ranks.world_size
-        self.rank = self.ranks.rank
+        self.rank, self.num_replicas = self.ranks.rank, self.ranks.world_size
         self.mode: Mode = mode
         self.shuffle = self.mode != "sequential"
         self.seed = checked_integer("seed", seed, 0)
