@@ -502,7 +502,7 @@ def test_a_dataset_used_before_a_fork_works_in_the_children(tmp_path: Path, code
         next(ahead)
         loader = DataLoader(ds, 4, num_workers=1, timeout=30)
         assert flat(numbers(loader)) == list(range(29))
-        ahead.close()
+        del ahead  # ends them
 
 
 def test_children_of_children_read_too(path: str) -> None:
