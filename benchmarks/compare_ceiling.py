@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from cgroups import MemoryCgroup, NoCgroupError, memory_cgroup
 from report import machine
-from samples import make_sample
+from samples import Samples
 
 import mmapload
 from mmapload.bench.ceilings import chunk_files, reading
@@ -40,30 +40,6 @@ if TYPE_CHECKING:
     from mmapload import Store
 
 RUN = Path(__file__).parent / "ceiling_run.py"
-
-
-class Samples:
-    """As many samples as asked for, from a few: making them would take longer than writing them.
-
-    Parameters
-    ----------
-    count : int
-        How many.
-    size : tuple of int
-        Height and width.
-    """
-
-    def __init__(self, count: int, size: tuple[int, int]) -> None:
-        self._count = count
-        self._few = [make_sample(number, *size) for number in range(min(count, 64))]
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if not 0 <= number < self._count:
-            raise IndexError(number)
-        return self._few[number % len(self._few)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +93,7 @@ def open_or_make(arguments: argparse.Namespace) -> Store:
     size = tuple(arguments.size)
     target = arguments.work / f"store-{arguments.samples}x{size[0]}x{size[1]}-repeated"
     if not target.exists():
-        mmapload.preprocess(Samples(arguments.samples, size), target, 32)
+        mmapload.preprocess(Samples(arguments.samples, size, different=64), target, 32)
         os.sync()
     return mmapload.open_store(target)
 

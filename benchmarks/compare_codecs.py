@@ -16,10 +16,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +29,10 @@ import numpy as np
 import torch
 import zarr
 from report import machine
-from samples import make_sample
+from samples import Samples
 
 import mmapload
-from mmapload.bench.ceilings import chunk_files
+from mmapload.bench.ceilings import chunk_files, side_by_side
 from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.residency import THREADS
 
@@ -48,30 +47,6 @@ WINDOW = 96
 Epoch = Callable[[int], None]
 
 
-class Samples:
-    """Samples of which a third are random bytes, and the rest smooth floats.
-
-    Parameters
-    ----------
-    count : int
-        How many.
-    size : tuple of int
-        Height and width.
-    """
-
-    def __init__(self, count: int, size: tuple[int, int]) -> None:
-        self._count = count
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __getitem__(self, number: int) -> dict[str, Any]:
-        if not 0 <= number < self._count:
-            raise IndexError(number)
-        return make_sample(number, *self._size)
-
-
 def by_zarr(store: Store) -> Epoch:
     """Read chunk by chunk through zarr-python."""
     group: Any = zarr.open_group(store.path, mode="r")
@@ -84,25 +59,6 @@ def by_zarr(store: Store) -> Epoch:
                 array[chunk * length : (chunk + 1) * length]
 
     return epoch
-
-
-def side_by_side(work: Iterator[Any], runs: Sequence[Callable[[Any], object]]) -> None:
-    """Do all of the work, a thread for each of `runs`, which take what comes next."""
-    lock = threading.Lock()
-
-    def take(run: Callable[[Any], object]) -> None:
-        while True:
-            with lock:
-                each = next(work, None)
-            if each is None:
-                return
-            run(each)
-
-    threads = [threading.Thread(target=take, args=(run,)) for run in runs]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 def by_numcodecs(store: Store) -> Epoch:
@@ -121,7 +77,7 @@ def by_numcodecs(store: Store) -> Epoch:
 
     runs = [partial(run, *pair) for pair in buffers]
     return lambda seed: side_by_side(
-        iter([files[i] for i in np.random.default_rng(seed).permutation(len(files))]), runs
+        [files[i] for i in np.random.default_rng(seed).permutation(len(files)).tolist()], runs
     )
 
 
@@ -129,7 +85,7 @@ def by_reader(store: Store) -> Epoch:
     """Decode every chunk with what a dataset reads with."""
     reader = mmapload.ChunkDataset(store.path, memory=store.layout.chunk_nbytes).reading.residency.reader
     return lambda seed: side_by_side(
-        iter(np.random.default_rng(seed).permutation(store.layout.chunks).tolist()), [reader.load] * THREADS
+        np.random.default_rng(seed).permutation(store.layout.chunks).tolist(), [reader.load] * THREADS
     )
 
 

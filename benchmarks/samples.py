@@ -38,6 +38,33 @@ def make_small_sample(number: int) -> dict[str, npt.NDArray[np.generic]]:
     return {"x": np.random.default_rng(number).standard_normal(256, np.float32)}
 
 
+class Samples:
+    """Such samples by number, made as they are asked for.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    size : tuple of int
+        Height and width.
+    different : int, optional
+        After so many they come again, and are made beforehand: making takes longer than writing them.
+    """
+
+    def __init__(self, count: int, size: tuple[int, int], different: int | None = None) -> None:
+        self._count = count
+        self._size = size
+        self._made = [make_sample(number, *size) for number in range(min(count, different or 0))]
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, number: int) -> dict[str, npt.NDArray[np.generic]]:
+        if not 0 <= number < self._count:
+            raise IndexError(number)
+        return self._made[number % len(self._made)] if self._made else make_sample(number, *self._size)
+
+
 def make_folder(
     folder: Path,
     samples: int,

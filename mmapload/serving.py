@@ -146,8 +146,8 @@ class ServingLoader(DataLoader[Any]):
 
     @property
     def _ordering(self) -> ChunkSampler | None:
-        """The sampler whose batches are delivered, if it is mmapload's."""
-        raise NotImplementedError
+        """The sampler whose batches are delivered, if it is mmapload's and a subclass knows of it."""
+        return None
 
     def _finish_workers(self, iterator: Any) -> None:
         """End the workers of an iteration now: the error that ends it may keep torch's iterator alive."""

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from mmapload.layout import FieldLayout
     from mmapload.store import Store
 
-__all__ = ["THREADS", "chunk_files", "copying", "decoding", "reading"]
+__all__ = ["THREADS", "chunk_files", "copying", "decoding", "reading", "side_by_side"]
 
 THREADS: Final = (1, 2, 4)
 """How many threads read at once, each number a contender."""
@@ -86,7 +86,7 @@ def decoding(store: Store, files: Sequence[ChunkFile], samples: int, nbytes: int
 
     def prepare(number: int) -> Callable[[], float]:
         order = np.random.default_rng(number).permutation(chunks).tolist()
-        return partial(timed, partial(_side_by_side, order, [reader.load] * DECODING_THREADS))
+        return partial(timed, partial(side_by_side, order, [reader.load] * DECODING_THREADS))
 
     return Contender(f"decode, {DECODING_THREADS} threads", "decode", samples, nbytes, paths, prepare)
 
@@ -141,10 +141,10 @@ def _read_all(
 ) -> Callable[[], float]:
     """Read the files in an order drawn for the round, with as many threads as there are readers."""
     order = np.random.default_rng(number).permutation(len(files)).tolist()
-    return partial(timed, partial(_side_by_side, [files[i] for i in order], readers()))
+    return partial(timed, partial(side_by_side, [files[i] for i in order], readers()))
 
 
-def _side_by_side(work: Sequence[Any], threads: Sequence[Callable[[Any], object]]) -> None:
+def side_by_side(work: Sequence[Any], threads: Sequence[Callable[[Any], object]]) -> None:
     """Do all of it, a thread for each of `threads`, which take what comes next; an error stops them all."""
     coming, lock, stop = iter(work), threading.Lock(), threading.Event()
 
