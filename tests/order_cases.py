@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 from hypothesis import strategies as st
 
-from mmapload.order import EpochOrder, Geometry, epoch_order
+from mmapload.order import Chosen, EpochOrder, Geometry, epoch_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,6 +53,47 @@ def make_case(choose: Callable[[Sequence], object]) -> Case:
         ),
         ranks,
     )
+
+
+def make_chosen_case(choose: Callable[[Sequence], object]) -> Case:
+    """Build a case whose order is over some samples of a store, or over some that come several times."""
+    case = make_case(choose)
+    whole = case.order
+    length, samples = whole.geometry.chunk_length, whole.geometry.samples
+    store = samples * choose((1, 2, 5)) + choose((0, 1, 7))
+    kind = choose(("slice", "any", "any", "step", "repeats") if whole.mode == "window" else ("slice", "any"))
+    start = choose(range(store - samples + 1))
+    numbers = np.arange(start, start + samples)
+    if kind == "any":
+        seed = choose(range(1000))
+        numbers = np.sort(np.random.default_rng(seed).permutation(store)[:samples])
+    elif kind == "step":
+        numbers = np.arange(samples) * (store // samples)
+    elif kind == "repeats":
+        most = choose((1, 2, 5))
+        numbers = np.sort(np.random.default_rng(choose(range(1000))).integers(0, -(-store // most), samples))
+    chosen = Chosen.of(numbers, length, repeats=kind == "repeats")
+    return Case(
+        epoch_order(
+            whole.geometry,
+            global_batch=whole.global_batch,
+            mode=whole.mode,
+            seed=whole.seed,
+            epoch=whole.epoch,
+            window=whole.window,
+            lanes=whole.lanes,
+            remainder=whole.remainder,
+            allow_empty=True,
+            chosen=chosen,
+        ),
+        case.ranks,
+    )
+
+
+@st.composite
+def chosen_cases(draw: st.DrawFn) -> Case:
+    """Draw any case of chosen samples."""
+    return make_chosen_case(lambda options: draw(st.sampled_from(list(options))))
 
 
 @st.composite

@@ -5,11 +5,13 @@ the algorithm so that another implementation can reproduce it.
 """
 
 from mmapload.order.build import epoch_order
+from mmapload.order.chosen import Chosen
 from mmapload.order.epoch import EpochOrder
 from mmapload.order.geometry import Geometry, Mode, Remainder, Use, auto_window
 
 __all__ = [
     "ORDER_VERSION",
+    "Chosen",
     "EpochOrder",
     "Geometry",
     "Mode",

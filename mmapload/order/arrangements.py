@@ -1,7 +1,8 @@
 """How each mode arranges a store's samples in lanes, before they are dealt into batches.
 
-An arrangement answers two questions about a lane: which sample stands at a position, and which rows
-of which chunk a stretch of positions needs. It knows nothing of batches, ranks or remainders.
+An arrangement answers two questions about a lane: which sample stands at a position, and which stored
+samples a stretch of positions needs. It knows nothing of batches, ranks or remainders. Where samples were
+chosen from a store, "sample k" is the k-th of these.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from mmapload.order.chosen import Chosen
     from mmapload.order.geometry import Geometry
 
 __all__ = [
@@ -35,12 +37,12 @@ _SPANS = 1024  # spans computed at once: planning stays lazy, and numpy's calls 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Stretches of a lane that lie in one chunk each, as int64 arrays of one shape.
+    """Stretches of a lane whose samples are stored one after another, as int64 arrays of one shape.
 
     Attributes
     ----------
-    chunk, row : int64 ndarrays
-        The chunk, and the row in it of the lowest position.
+    at : int64 ndarray
+        Where the sample of the lowest position stands among all samples, as they are stored.
     low, high : int64 ndarrays
         Positions in the lane, half open.
     reach_low, reach_high : int64 ndarrays
@@ -48,8 +50,7 @@ class Spans:
         low and high again where samples stand in place.
     """
 
-    chunk: NDArray[np.int64]
-    row: NDArray[np.int64]
+    at: NDArray[np.int64]
     low: NDArray[np.int64]
     high: NDArray[np.int64]
     reach_low: NDArray[np.int64]
@@ -84,14 +85,15 @@ class Arrangement(Protocol):
 class SequentialArrangement:
     """The samples as they are stored."""
 
-    __slots__ = ("_geometry",)
+    __slots__ = ("_chosen", "_geometry")
 
     lanes = 1
     in_place = True
     grain = 1
 
-    def __init__(self, geometry: Geometry) -> None:
+    def __init__(self, geometry: Geometry, chosen: Chosen | None = None) -> None:
         self._geometry = geometry
+        self._chosen = chosen
 
     def length(self, lane: int) -> int:
         """Return the number of samples."""
@@ -104,10 +106,16 @@ class SequentialArrangement:
     def spans(self, lane: int, start: int) -> Iterator[Spans]:
         """Yield chunk by chunk."""
         length, total = self._geometry.chunk_length, self._geometry.samples
-        for chunk in blocks(start // length, self._geometry.chunks):
-            low = chunk * length
-            high = np.minimum(low + length, total)
-            yield Spans(chunk, np.zeros_like(chunk), low, high, low, high)
+        if self._chosen is None:
+            for chunk in blocks(start // length, self._geometry.chunks):
+                low = chunk * length
+                high = np.minimum(low + length, total)
+                yield Spans(low, low, high, low, high)
+            return
+        starts = self._chosen.starts
+        for place in blocks(int(np.searchsorted(starts, start, "right")) - 1, len(starts) - 1):
+            low, high = starts[place], starts[place + 1]
+            yield Spans(low, low, high, low, high)
 
 
 class FullArrangement:
@@ -161,12 +169,11 @@ class BatchArrangement:
 
     def spans(self, lane: int, start: int) -> Iterator[Spans]:
         """Yield unit by unit."""
-        unit, length, total = self._geometry.unit, self._geometry.chunk_length, self._geometry.samples
+        unit, total = self._geometry.unit, self._geometry.samples
         for slots in blocks(start // unit, -(-total // unit)):
-            first = self._units(slots) * unit
             low = slots * unit
             high = np.minimum(low + unit, total)
-            yield Spans(first // length, first % length, low, high, low, high)
+            yield Spans(self._units(slots) * unit, low, high, low, high)
 
     def _units(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the unit at every slot; only the short one stands beyond the permuted ones, in place."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mmapload.order.arrangements import BatchArrangement, FullArrangement, SequentialArrangement
-from mmapload.order.checks import check_arguments, check_lanes, check_units
+from mmapload.order.checks import check_arguments, check_chosen, check_lanes, check_units
 from mmapload.order.deal import Deal
 from mmapload.order.epoch import EpochOrder
 from mmapload.order.geometry import auto_window
@@ -13,6 +13,7 @@ from mmapload.order.windows import WindowArrangement
 
 if TYPE_CHECKING:
     from mmapload.order.arrangements import Arrangement
+    from mmapload.order.chosen import Chosen
     from mmapload.order.geometry import Geometry, Mode, Remainder
 
 __all__ = ["epoch_order"]
@@ -29,13 +30,14 @@ def epoch_order(
     lanes: int = 1,
     remainder: Remainder = "keep",
     allow_empty: bool = False,
+    chosen: Chosen | None = None,
 ) -> EpochOrder:
     """Make the order of one epoch: a pure function of its arguments, the same on every machine.
 
     Parameters
     ----------
     geometry : Geometry
-        How the store is cut.
+        How the store is cut; `samples` is the number of the chosen ones, if they are.
     global_batch : int
         Samples G of all ranks together in a step: the batch size per rank times the number of ranks.
     mode : {"window", "batch", "full", "sequential"}
@@ -53,6 +55,8 @@ def epoch_order(
         as a smaller global batch.
     allow_empty : bool
         Let a last batch that is kept leave ranks without a sample.
+    chosen : Chosen, optional
+        The samples of the store that the order is over; it gives positions among them. By default all.
 
     Returns
     -------
@@ -71,25 +75,38 @@ def epoch_order(
     [[7, 0, 6, 8], [5, 4, 1, 9], [3, 2]]
     """
     check_arguments(global_batch, mode, remainder, seed, epoch)
+    if chosen is not None:
+        check_chosen(geometry, chosen)
     if mode != "window" and (lanes != 1 or window is not None):
         raise ValueError(
             f"window and lanes belong to mode 'window', found {window=}, {lanes=} in mode {mode!r}"
         )
     arrangement: Arrangement
     if mode == "window":
-        window = (
-            auto_window(geometry.samples, geometry.chunk_length, max(lanes, 1)) if window is None else window
-        )
+        if window is None:
+            in_a_chunk = geometry.chunk_length if chosen is None else chosen.most_in_a_chunk
+            window = auto_window(geometry.samples, in_a_chunk, max(lanes, 1))
         check_lanes(geometry, global_batch, window, lanes)
-        arrangement = WindowArrangement(geometry, seed, epoch, window, lanes)
+        arrangement = WindowArrangement(geometry, seed, epoch, window, lanes, chosen)
     elif mode == "batch":
         check_units(geometry, global_batch)
         arrangement = BatchArrangement(geometry, seed, epoch)
     elif mode == "full":
         arrangement = FullArrangement(geometry, seed, epoch)
     else:
-        arrangement = SequentialArrangement(geometry)
+        arrangement = SequentialArrangement(geometry, chosen)
     deal = Deal(geometry.samples, lanes, global_batch, remainder)
     return EpochOrder(
-        geometry, seed, epoch, mode, window, lanes, global_batch, remainder, allow_empty, arrangement, deal
+        geometry,
+        seed,
+        epoch,
+        mode,
+        window,
+        lanes,
+        global_batch,
+        remainder,
+        allow_empty,
+        chosen,
+        arrangement,
+        deal,
     )

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING, get_args
 from mmapload.order.geometry import Mode, Remainder
 
 if TYPE_CHECKING:
+    from mmapload.order.chosen import Chosen
     from mmapload.order.geometry import Geometry
 
-__all__ = ["check_arguments", "check_lanes", "check_last_batch", "check_units", "check_world_size"]
+__all__ = [
+    "check_arguments",
+    "check_chosen",
+    "check_lanes",
+    "check_last_batch",
+    "check_units",
+    "check_world_size",
+]
 
 
 def check_arguments(global_batch: int, mode: str, remainder: str, seed: int, epoch: int) -> None:
@@ -23,6 +31,16 @@ def check_arguments(global_batch: int, mode: str, remainder: str, seed: int, epo
     for name, value in (("seed", seed), ("epoch", epoch)):
         if not 0 <= value < 2**64:
             raise ValueError(f"{name} must lie in [0, 2**64), found {value}")
+
+
+def check_chosen(geometry: Geometry, chosen: Chosen) -> None:
+    """Check that the samples are as many as the geometry says, of chunks as long."""
+    said, found = (geometry.samples, geometry.chunk_length), (chosen.samples, chosen.chunk_length)
+    if said != found:
+        raise ValueError(
+            f"{found[0]} samples are chosen from chunks of {found[1]}, and the geometry says {said[0]} "
+            f"and {said[1]}"
+        )
 
 
 def check_lanes(geometry: Geometry, global_batch: int, window: int, lanes: int) -> None:

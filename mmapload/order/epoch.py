@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mmapload.order.checks import check_last_batch, check_world_size
-from mmapload.order.plan import own_and_repeated, plan_uses
+from mmapload.order.plan import Located, own_and_repeated, plan_uses
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mmapload.order.arrangements import Arrangement
+    from mmapload.order.chosen import Chosen
     from mmapload.order.deal import Deal, Share
     from mmapload.order.geometry import Geometry, Mode, Remainder, Use
 
@@ -50,6 +51,8 @@ class EpochOrder:
         What becomes of the samples that do not fill a last global batch.
     allow_empty : bool
         Whether a last batch that is kept may leave ranks without a sample.
+    chosen : Chosen or None
+        The samples of the store that the order is over, sample k being the k-th of them; None: all.
     """
 
     geometry: Geometry
@@ -61,6 +64,7 @@ class EpochOrder:
     global_batch: int
     remainder: Remainder
     allow_empty: bool
+    chosen: Chosen | None
     _arrangement: Arrangement = field(repr=False, compare=False)
     _deal: Deal = field(repr=False, compare=False)
 
@@ -230,7 +234,8 @@ class EpochOrder:
         self._check_start(start)
         if self.mode == "full":
             return iter(())
-        return plan_uses(self._arrangement, self._deal, self.geometry.chunk_length, rank, world_size, start)
+        located = Located(self.geometry.chunk_length, self.chosen)
+        return plan_uses(self._arrangement, self._deal, located, rank, world_size, start)
 
     def _check_rank(self, rank: int, world_size: int) -> None:
         self.check_world_size(world_size)

@@ -16,9 +16,57 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from mmapload.order.arrangements import Arrangement
+    from mmapload.order.chosen import Chosen
     from mmapload.order.deal import Deal, Share
 
-__all__ = ["own_and_repeated", "plan_uses"]
+__all__ = ["Located", "own_and_repeated", "plan_uses"]
+
+
+class Located:
+    """Where in the store's chunks samples lie, all of the store's or some that were chosen.
+
+    Parameters
+    ----------
+    chunk_length : int
+        Of the store.
+    chosen : Chosen, optional
+        The samples; by default all of the store.
+    """
+
+    __slots__ = ("_chosen", "chunk_length")
+
+    def __init__(self, chunk_length: int, chosen: Chosen | None = None) -> None:
+        self.chunk_length = chunk_length
+        self._chosen = chosen
+
+    def numbers(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the store's numbers of samples."""
+        return samples if self._chosen is None else self._chosen.numbers(samples)
+
+    def rows(
+        self, low: NDArray[np.int64], high: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Say which rows of which chunks stretches of samples take, none empty.
+
+        Returns
+        -------
+        chunk, row, end_row : int64 ndarrays
+            Rows half open, from the first to the last that is taken.
+        which : int64 ndarray
+            The stretch. A whole store's lie in one chunk each, and chosen ones may take several.
+        """
+        length, which = self.chunk_length, np.arange(len(low))
+        if self._chosen is None:
+            row = low % length
+            return low // length, row, row + high - low, which
+        starts = self._chosen.starts
+        first = np.searchsorted(starts, low, "right") - 1
+        counts = np.searchsorted(starts, high, "left") - first
+        which = np.repeat(which, counts)
+        place = first[which] + np.arange(len(which)) - (np.cumsum(counts) - counts)[which]
+        row = self._chosen.numbers(np.maximum(low[which], starts[place])) % length
+        end_row = self._chosen.numbers(np.minimum(high[which], starts[place + 1]) - 1) % length + 1
+        return self._chosen.chunks[place], row, end_row, which
 
 
 def own_and_repeated(arrangement: Arrangement, share: Share) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -30,20 +78,26 @@ def own_and_repeated(arrangement: Arrangement, share: Share) -> tuple[NDArray[np
 
 
 def plan_uses(
-    arrangement: Arrangement, deal: Deal, chunk_length: int, rank: int, world_size: int, start: int
+    arrangement: Arrangement, deal: Deal, located: Located, rank: int, world_size: int, start: int
 ) -> Iterator[Use]:
     """Yield what one rank reads from step `start` on, by rising first step."""
     if start >= deal.steps:
         return
     lanes = [share.lane for share in deal.shares(0, rank, world_size)]
-    streams = [_lane_uses(arrangement, deal, lane, rank, world_size, start) for lane in lanes]
+    streams = [_lane_uses(arrangement, deal, located, lane, rank, world_size, start) for lane in lanes]
     yield from merge(*streams, key=attrgetter("first_step"))
     if deal.left_over and deal.remainder == "pad":
-        yield from _repeated_uses(arrangement, deal, chunk_length, rank, world_size)
+        yield from _repeated_uses(arrangement, deal, located, rank, world_size)
 
 
 def _lane_uses(
-    arrangement: Arrangement, deal: Deal, lane: int, rank: int, world_size: int, start: int
+    arrangement: Arrangement,
+    deal: Deal,
+    located: Located,
+    lane: int,
+    rank: int,
+    world_size: int,
+    start: int,
 ) -> Iterator[Use]:
     """Yield the uses of one lane: of every span the steps at which the rank takes positions that reach it."""
     stride, regular = deal.stride, deal.regular_steps
@@ -64,10 +118,11 @@ def _lane_uses(
         if arrangement.in_place:
             low = np.maximum(low, np.where(first < regular, first * stride + begin, tail_begin))
             high = np.minimum(high, np.where(last < regular, last * stride + end, tail_end))
-        row = spans.row + low - spans.low
         used = first <= last
-        columns = (spans.chunk, row, row + high - low, first, last)
-        for values in zip(*(column[used].tolist() for column in columns), strict=True):
+        at = (spans.at + low - spans.low)[used]
+        chunk, row, end_row, which = located.rows(at, at + (high - low)[used])
+        columns = (chunk, row, end_row, first[used][which], last[used][which])
+        for values in zip(*(column.tolist() for column in columns), strict=True):
             yield Use(*values)
 
 
@@ -77,14 +132,14 @@ def _positions(shares: list[Share], lane: int) -> tuple[int, int]:
 
 
 def _repeated_uses(
-    arrangement: Arrangement, deal: Deal, chunk_length: int, rank: int, world_size: int
+    arrangement: Arrangement, deal: Deal, located: Located, rank: int, world_size: int
 ) -> Iterator[Use]:
     """Yield the uses of samples that fill up the last step."""
     step = deal.steps - 1
     shares = deal.shares(step, rank, world_size)
     samples = np.concatenate([own_and_repeated(arrangement, share)[1] for share in shares])
     rows: dict[int, list[int]] = {}
-    for sample in np.sort(samples).tolist():
-        rows.setdefault(sample // chunk_length, []).append(sample % chunk_length)
+    for number in located.numbers(np.sort(samples)).tolist():
+        rows.setdefault(number // located.chunk_length, []).append(number % located.chunk_length)
     for chunk, found in rows.items():
         yield Use(chunk, found[0], found[-1] + 1, step, step)
