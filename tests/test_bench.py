@@ -23,7 +23,7 @@ from mmapload.bench.rounds import Contender, Run, one_round, standings
 from mmapload.bench.verdict import Figures, Rate, bound_by
 from mmapload.errors import ChunkError, MmaploadError, SourceError
 from mmapload.store import open_store
-from tests.loading_cases import evictable_folder, random_arrays, write_store
+from tests.loading_cases import evictable_folder, random_arrays, undisturbed, write_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -288,15 +288,20 @@ def test_a_store_that_exceeds_memory_is_read_from_the_disk_each_time_and_that_is
     with evictable_folder(tmp_path) as folder:
         arrays = random_arrays(24, x=("u1", (2**18,)))
         store = write_store(folder / "store", arrays, 2)
-        bench = run_bench(store, Settings(2, rounds=1, samples=24, memory="2MiB"))
-    assert (bench.cold, bench.exceeds) == (True, True)
-    assert bench.window == 2, "of the four chunks in the budget, two windows of one chunk touch three"
-    assert "ChunkDataLoader, full" not in names(bench)
-    assert any("exceeds the memory budget" in note for note in bench.notes)
-    for each in bench.standings:
-        if each.kind not in {"copy", "decode"} and each.disk is not None:
-            assert each.disk >= 24 * 2**18, each.name
-            assert each.stayed in {0, None}
+
+        @undisturbed
+        def check() -> None:
+            bench = run_bench(store, Settings(2, rounds=1, samples=24, memory="2MiB"))
+            assert (bench.cold, bench.exceeds) == (True, True)
+            assert bench.window == 2, "of the four chunks in the budget, two windows of one chunk touch three"
+            assert "ChunkDataLoader, full" not in names(bench)
+            assert any("exceeds the memory budget" in note for note in bench.notes)
+            for each in bench.standings:
+                if each.kind not in {"copy", "decode"} and each.disk is not None:
+                    assert each.disk >= 24 * 2**18, each.name
+                    assert each.stayed in {0, None}
+
+        check()
 
 
 def test_cold_runs_find_nothing_of_the_store_or_its_source_in_the_page_cache(tmp_path):
@@ -311,17 +316,26 @@ def test_cold_runs_find_nothing_of_the_store_or_its_source_in_the_page_cache(tmp
                 os.fsync(file.fileno())  # what is not on the disk yet cannot be dropped
         store = mmapload.preprocess(source, folder / "store", 2, chunk_bytes="1MiB")
         settings = Settings(2, rounds=2, samples=8, cold=True, source=str(source))
-        bench = run_bench(store, settings)
-        warm = run_bench(store, dataclasses.replace(settings, cold=False))
-    assert bench.cold
-    assert not warm.cold
-    for each in bench.standings:
-        if each.file_nbytes and each.disk is not None:
-            assert each.stayed in {0, None}
-            assert each.disk >= 8 * 2**19, each.name
-    for each in warm.standings:
-        assert each.stayed is None
-        assert each.disk is None or each.disk < 8 * 2**19
+
+        @undisturbed
+        def check_cold() -> None:
+            bench = run_bench(store, settings)
+            assert bench.cold
+            for each in bench.standings:
+                if each.file_nbytes and each.disk is not None:
+                    assert each.stayed in {0, None}
+                    assert each.disk >= 8 * 2**19, each.name
+
+        @undisturbed
+        def check_warm() -> None:
+            bench = run_bench(store, dataclasses.replace(settings, cold=False))
+            assert not bench.cold
+            for each in bench.standings:
+                assert each.stayed is None
+                assert each.disk is None or each.disk < 8 * 2**19
+
+        check_cold()
+        check_warm()
 
 
 @pytest.mark.parametrize(

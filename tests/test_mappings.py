@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmapload.mappings import PAGE, drop_pages, map_anonymous, map_private, populate
-from tests.loading_cases import cached_pages, evictable_folder, maps_of, run_python
+from tests.loading_cases import cached_pages, evictable_folder, maps_of, run_python, undisturbed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -142,6 +142,7 @@ def test_two_thousand_maps_hold_no_descriptor(path: Path) -> None:
     )
 
 
+@undisturbed
 def test_populating_brings_every_page_into_memory(path: Path) -> None:
     drop_pages(str(path), 0, len(CONTENT))
     assert cached_pages(path) == 0
@@ -169,6 +170,7 @@ def test_populating_a_file_that_shrank_after_mapping_raises_instead_of_a_bus_err
     assert told == "refused: Bad address: the file shrank, or its device failed\n"
 
 
+@undisturbed
 def test_dropping_pages_drops_all_of_them_and_the_ones_at_ragged_ends_too(path: Path) -> None:
     np.fromfile(path, np.uint8)
     assert cached_pages(path) == 6
@@ -179,6 +181,7 @@ def test_dropping_pages_drops_all_of_them_and_the_ones_at_ragged_ends_too(path: 
     assert cached_pages(path) == 0
 
 
+@undisturbed
 def test_dropping_pages_leaves_those_that_another_map_holds(path: Path) -> None:
     memory = private(path, PAGE, 3 * PAGE)
     populate(memory)

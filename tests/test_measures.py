@@ -16,7 +16,7 @@ import pytest
 from mmapload import measures
 from mmapload.mappings import PAGE, map_private, populate
 from mmapload.measures import bytes_read, cached_bytes, drop_pages_of, memory_in_use
-from tests.loading_cases import cached_pages, evictable_folder, memory_cgroup, run_python
+from tests.loading_cases import cached_pages, evictable_folder, memory_cgroup, run_python, undisturbed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +56,7 @@ def _by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.usefixtures("_by")
+@undisturbed
 def test_what_was_read_is_counted_and_what_was_dropped_is_not(paths):
     for path in paths:
         Path(path).read_bytes()
@@ -67,6 +68,7 @@ def test_what_was_read_is_counted_and_what_was_dropped_is_not(paths):
 
 
 @pytest.mark.usefixtures("_by")
+@undisturbed
 def test_a_part_that_is_in_memory_is_counted_by_pages(folder):
     path = write(folder / "part", 64 * PAGE)
     drop_pages_of([path])
@@ -79,6 +81,7 @@ def test_a_part_that_is_in_memory_is_counted_by_pages(folder):
     assert 2 * PAGE <= cached_bytes([path]) < 64 * PAGE
 
 
+@undisturbed
 def test_pages_that_are_mapped_stay_and_are_counted(folder):
     path = write(folder / "mapped", 16 * PAGE)
     with open(path, "rb") as file:
@@ -121,6 +124,7 @@ def test_a_file_of_somebody_elses_is_an_error_where_the_kernel_would_not_tell():
         assert "only who may write to it is told which pages are cached" in run_python(script, path)
 
 
+@undisturbed
 def test_bytes_read_from_the_disk_are_counted_and_those_in_the_page_cache_are_not(folder):
     path = write(folder / "read", 3 * MIB)
     try:
@@ -137,6 +141,7 @@ def test_bytes_read_from_the_disk_are_counted_and_those_in_the_page_cache_are_no
     assert bytes_read() - cached < MIB
 
 
+@undisturbed
 def test_bytes_that_a_child_read_are_counted_once_while_it_lives_and_when_it_is_gone(folder):
     path = write(folder / "child", 3 * MIB)
     script = "import pathlib, sys; pathlib.Path(sys.argv[1]).read_bytes(); print(flush=True); input()"
@@ -195,6 +200,7 @@ print(json.dumps([scope, told]))
 
 
 @pytest.mark.parametrize("scope", ["processes", "cgroup"])
+@undisturbed
 def test_each_kind_of_memory_is_told_from_the_others(folder, scope):
     """In turn: files mapped, memory of our own, mapped pages written to, a child's, shared memory."""
     path = write(folder / f"use-{scope}", 32 * MIB)

@@ -16,12 +16,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mmapload import readers
 from mmapload.checks import Checks
 from mmapload.codecs import CODEC_NAMES
 from mmapload.errors import ChunkError
 from mmapload.layout import CORE_DTYPES
-from mmapload.readers import BufferedReader, MappedReader, reader_for
+from mmapload.readers import BufferedReader, MappedReader, mapped, reader_for
 from mmapload.store import open_store
 from tests.loading_cases import (
     cached_pages,
@@ -31,6 +30,7 @@ from tests.loading_cases import (
     open_reader,
     random_arrays,
     same_bits,
+    undisturbed,
     write_store,
 )
 
@@ -256,13 +256,13 @@ def test_a_file_of_the_wrong_size_is_refused_by_name_before_it_is_mapped(
     elif fault != "missing":
         path.write_bytes({"empty": b"", "short": content[:-1], "long": content + b"\0"}[fault])
     mapped = []
-    real = readers.map_private
+    real = mapped.map_private
 
     def note(fd: int, *arguments: Any) -> np.ndarray:
         mapped.append(os.readlink(f"/proc/self/fd/{fd}"))
         return real(fd, *arguments)
 
-    monkeypatch.setattr(readers, "map_private", note)
+    monkeypatch.setattr(mapped, "map_private", note)
     one = np.array([0])
     into = {name: np.empty((1, *shape), dtype) for name, (dtype, shape) in FIELDS.items()}
     never = open_reader(store, "never")
@@ -283,14 +283,14 @@ def test_a_file_that_shrinks_after_its_size_was_checked_is_an_error_and_kills_no
     store = write_store(tmp_path / "store", random_arrays(2, x=("u1", (20_000,))), 2)
     path = chunk_file(store, "x", 0)
     content = path.read_bytes()
-    real = readers.open_chunk_file
+    real = mapped.open_chunk_file
 
     def open_and_shrink(*arguments: Any) -> tuple[int, int]:
         found = real(*arguments)
         os.truncate(path, 5000)
         return found
 
-    monkeypatch.setattr(readers, "open_chunk_file", open_and_shrink)
+    monkeypatch.setattr(mapped, "open_chunk_file", open_and_shrink)
     for verify in ("first", "never"):
         path.write_bytes(content)
         with pytest.raises(ChunkError, match="shrank"):
@@ -388,20 +388,25 @@ def test_pages_of_a_chunk_are_dropped_behind_it_only_if_that_is_wanted(tmp_path:
         arrays = random_arrays(4, x=("u1", (3, 7001)), y=("f4", (5000,)))
         store = write_store(folder / "store", arrays, 4, codec)
         paths = [chunk_file(store, "x", 0), chunk_file(store, "y", 0)]
-        keeps, drops = open_reader(store), open_reader(store, drop_behind=True)
-        kept = keeps.load(0)
-        in_full = [cached_pages(path) for path in paths]
-        assert in_full == [math.ceil(path.stat().st_size / 4096) for path in paths]
-        del kept
-        assert [cached_pages(path) for path in paths] == in_full
-        loaded = drops.load(0)
-        if drops.maps:
+
+        @undisturbed
+        def check() -> None:
+            keeps, drops = open_reader(store), open_reader(store, drop_behind=True)
+            kept = keeps.load(0)
+            in_full = [cached_pages(path) for path in paths]
+            assert in_full == [math.ceil(path.stat().st_size / 4096) for path in paths]
+            del kept
             assert [cached_pages(path) for path in paths] == in_full
-        del loaded
-        assert [cached_pages(path) for path in paths] == [0, 0]
-        loaded = drops.load(0)  # no checksum is due any more
-        del loaded
-        assert [cached_pages(path) for path in paths] == [0, 0]
-        drops.warm(0)
-        if drops.maps:
-            assert [cached_pages(path) for path in paths] == in_full
+            loaded = drops.load(0)
+            if drops.maps:
+                assert [cached_pages(path) for path in paths] == in_full
+            del loaded
+            assert [cached_pages(path) for path in paths] == [0, 0]
+            loaded = drops.load(0)  # no checksum is due any more
+            del loaded
+            assert [cached_pages(path) for path in paths] == [0, 0]
+            drops.warm(0)
+            if drops.maps:
+                assert [cached_pages(path) for path in paths] == in_full
+
+        check()
