@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PAGE",
+    "count_in_memory",
     "discard",
     "drop_pages",
     "map_anonymous",
@@ -57,6 +58,9 @@ _munmap = _libc.munmap
 _munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _madvise = _libc.madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+_mincore = _libc.mincore
+_mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class _Map:
@@ -156,6 +160,17 @@ def populate(memory: Bytes) -> None:
             return
         if number not in {EAGAIN, EINTR}:
             raise OSError(number, f"{os.strerror(number)}: the file shrank, or its device failed")
+
+
+def count_in_memory(memory: Bytes) -> int:
+    """Count the pages of a map that can be touched without anything being read from a disk."""
+    start = memory.ctypes.data // PAGE * PAGE
+    nbytes = memory.ctypes.data + memory.nbytes - start
+    there = np.zeros(-(-nbytes // PAGE), np.uint8)
+    if _mincore(start, nbytes, there.ctypes.data) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"mincore: {os.strerror(number)}")
+    return int((there & 1).sum())  # the other bits are reserved
 
 
 def populate_for_writing(memory: Bytes) -> None:

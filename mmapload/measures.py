@@ -13,10 +13,8 @@ from errno import EPERM
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
-import numpy as np
-
 from mmapload.budget import cgroup_folders
-from mmapload.mappings import PAGE, drop_pages, map_private
+from mmapload.mappings import PAGE, count_in_memory, drop_pages, map_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -136,15 +134,8 @@ def _by_cachestat(fd: int) -> int | None:
 
 def _by_mincore(fd: int, size: int) -> Iterator[int]:
     """Count pages in the cache, a stretch of the file at a time."""
-    mincore = _libc.mincore
-    mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     for start in range(0, size, _MINCORE_BYTES):
-        memory = map_private(fd, start, min(start + _MINCORE_BYTES, size))
-        there = np.zeros(-(-memory.nbytes // PAGE), np.uint8)
-        if mincore(memory.ctypes.data, memory.nbytes, there.ctypes.data) != 0:
-            number = ctypes.get_errno()
-            raise OSError(number, f"mincore: {os.strerror(number)}")
-        yield int((there & 1).sum())  # the other bits are reserved
+        yield count_in_memory(map_private(fd, start, min(start + _MINCORE_BYTES, size)))
 
 
 def bytes_read() -> int:

@@ -255,11 +255,11 @@ def test_a_file_of_the_wrong_size_is_refused_by_name_before_it_is_mapped(
         os.mkfifo(path)
     elif fault != "missing":
         path.write_bytes({"empty": b"", "short": content[:-1], "long": content + b"\0"}[fault])
-    mapped = []
+    seen = []
     real = mapped.map_private
 
     def note(fd: int, *arguments: Any) -> np.ndarray:
-        mapped.append(os.readlink(f"/proc/self/fd/{fd}"))
+        seen.append(os.readlink(f"/proc/self/fd/{fd}"))
         return real(fd, *arguments)
 
     monkeypatch.setattr(mapped, "map_private", note)
@@ -274,7 +274,7 @@ def test_a_file_of_the_wrong_size_is_refused_by_name_before_it_is_mapped(
             access()
         assert (caught.value.field, caught.value.chunk, caught.value.path) == ("flow", 2, str(path))
         assert "chunk 2 of field 'flow', samples 8 to 9: expected" in str(caught.value)
-    assert str(path) not in mapped
+    assert str(path) not in seen
 
 
 def test_a_file_that_shrinks_after_its_size_was_checked_is_an_error_and_kills_nobody(

@@ -1,0 +1,85 @@
+"""Read chunks of any codec by decoding them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmapload.buffers import BufferPool
+from mmapload.chunkfile import open_chunk_file, read_chunk_file
+from mmapload.mappings import drop_pages
+from mmapload.readers.base import Reader
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
+
+    from mmapload.checks import Checks
+    from mmapload.layout import FieldLayout
+    from mmapload.readers.base import ChunkArrays
+    from mmapload.store import Store
+
+__all__ = ["BufferedReader"]
+
+
+class BufferedReader(Reader):
+    """Reads whole chunk files and decodes them into recycled buffers; for any codec."""
+
+    maps = False
+
+    def __init__(
+        self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+    ) -> None:
+        super().__init__(store, fields, checks)
+        self.drop_behind = drop_behind
+        self._pools = [BufferPool(idle=4) for _ in fields]
+
+    def load(
+        self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
+    ) -> ChunkArrays:
+        """Read, check if that is due, and decode the whole chunk."""
+        stop = self.end_of(chunk, stop)
+        arrays, loaded = {}, 0
+        with self.reading():
+            for i, field, path in self.paths(chunk):
+                shape = (field.chunk_length, *field.shape)
+                if field.sample_nbytes == 0:
+                    arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
+                    continue
+                due = self.checks.due(i, chunk)
+                content = read_chunk_file(field, chunk, path, self._pools[i].take, verify=due)
+                if due:
+                    self.store.expect_listed(field, chunk, content.trailer)
+                    self.checks.passed(i, chunk)
+                if self.drop_behind:
+                    drop_pages(path, 0, content.file_nbytes)
+                loaded += content.file_nbytes
+                arrays[field.name] = content.data.view(field.dtype).reshape(shape)[start:stop]
+        self.finish(1, loaded)
+        return arrays
+
+    def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
+        """Ask the system to read the chunk's files ahead."""
+        with self.reading():
+            for _, field, path in self.paths(chunk):
+                if field.sample_nbytes and hasattr(os, "posix_fadvise"):
+                    fd, size = open_chunk_file(field, chunk, path)
+                    try:
+                        with contextlib.suppress(OSError):  # advice, which a file system may not take
+                            os.posix_fadvise(fd, 0, size, os.POSIX_FADV_WILLNEED)
+                    finally:
+                        os.close(fd)
+
+    def read_rows(
+        self,
+        chunk: int,
+        rows: npt.NDArray[np.int64],
+        into: Mapping[str, npt.NDArray[Any]],
+        places: npt.NDArray[np.int64],
+    ) -> bool:
+        """Refuse: a chunk is decoded whole."""
+        return False
