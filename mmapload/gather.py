@@ -88,7 +88,7 @@ class BatchReader:
         ChunkError
             If a chunk's file is missing, of the wrong size, or damaged.
         """
-        if self._is_one_piece(samples) and (self.residency.reader.maps or self._is_for(samples, take)):
+        if take is None and self._is_one_piece(samples) and self._is_viewed(samples):
             self.views += 1
             chunk, start = divmod(int(samples[0]), self._chunk_length)
             return self.residency.view(chunk, start, start + len(samples))
@@ -106,11 +106,11 @@ class BatchReader:
             and (len(samples) == 1 or (np.diff(samples) == 1).all())
         )
 
-    def _is_for(self, samples: npt.NDArray[np.int64], take: Take | None) -> bool:
-        """Say whether a chunk is decoded for these samples and no others: it is handed over as it is then."""
+    def _is_viewed(self, samples: npt.NDArray[np.int64]) -> bool:
+        """Say whether loading these samples costs no others: they are mapped, or a chunk decoded for them."""
         chunk, row = divmod(int(samples[0]), self._chunk_length)
         whole = row == 0 and len(samples) == self._chunk_length
-        return whole and take is None and not self.residency.covers(chunk)
+        return self.residency.reader.maps or (whole and not self.residency.covers(chunk))
 
     def _gather(self, samples: npt.NDArray[np.int64], arrays: ChunkArrays) -> list[int]:
         """Copy the samples together; returns the chunks among theirs that were not in memory."""

@@ -16,8 +16,9 @@ from mmapload.stats import LoaderStats, disk_bytes, gathered_stats
 from mmapload.workers.sending import READ_AHEAD
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    import numpy.typing as npt
     import torch
     from torch.utils.data import Dataset, Sampler
 
@@ -53,7 +54,7 @@ class ChunkDataLoader(ServingLoader):
         Otherwise worker processes, as torch has them.
     drop_last : bool
         True means `remainder="drop"`.
-    window, seed, lanes, remainder
+    window, seed, lanes, remainder, weights, epoch_length
         As for `ChunkSampler`.
     memory
         As for `ChunkDataset`; only where `dataset` is a path.
@@ -113,6 +114,8 @@ persistent_workers, pin_memory_device, in_order
         seed: int = 0,
         lanes: int | None = None,
         remainder: Remainder | None = None,
+        weights: Sequence[float] | npt.NDArray[Any] | None = None,
+        epoch_length: int | None = None,
         memory: str | float = "auto",
         batch_transform: Callable[[Any], Any] | None = None,
         device: str | torch.device | None = None,
@@ -147,10 +150,11 @@ persistent_workers, pin_memory_device, in_order
         )
         self._chunks: ChunkBatchSampler | None = None
         if sampler is not None or batch_sampler is not None or batch_size is None:
-            if isinstance(shuffle, str) or window != "auto" or lanes is not None or remainder is not None:
+            ours = (lanes, remainder, weights, epoch_length)
+            if isinstance(shuffle, str) or window != "auto" or any(each is not None for each in ours):
                 raise ValueError(
-                    "window, lanes, remainder and shuffle by name belong to mmapload's order of batches: "
-                    "give them to the sampler where you have one, and not with batch_size=None"
+                    "window, lanes, remainder, weights and shuffle by name belong to mmapload's order of "
+                    "batches: give them to the sampler where you have one, and not with batch_size=None"
                 )
             super().__init__(
                 dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, **others
@@ -168,6 +172,8 @@ persistent_workers, pin_memory_device, in_order
             seed=seed,
             lanes=lanes,
             remainder="drop" if drop_last else remainder,
+            weights=weights,
+            epoch_length=epoch_length,
         )
         super().__init__(dataset, batch_sampler=chunks, **others)
         self._follow(chunks)
@@ -176,8 +182,8 @@ persistent_workers, pin_memory_device, in_order
 
     def _follow(self, chunks: ChunkBatchSampler) -> None:
         self._chunks = chunks
-        reads = reads_for_workers(self.dataset, self.num_workers)
-        chunks.sampler.lag = READ_AHEAD if reads else self.num_workers * self._prefetch  # not read yet
+        ahead = READ_AHEAD if self._reads_for_workers else self.num_workers * self._prefetch
+        chunks.sampler.lag = ahead  # not read yet
         dataset = self.dataset
         if self.num_workers == 0 and isinstance(dataset, ChunkDataset):
             nbytes = chunks.batch_size * sum(field.sample_nbytes for field in dataset.fields)

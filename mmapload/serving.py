@@ -75,15 +75,13 @@ class ServingLoader(DataLoader[Any]):
         if self.num_workers and self.batch_sampler is not None and isinstance(dataset, ChunkDataset):
             size = getattr(self.batch_sampler, "batch_size", None)
             nbytes = size * sum(field.sample_nbytes for field in dataset.fields) if size else None
-            reads = reads_for_workers(dataset, self.num_workers)
+            reads = self._reads_for_workers
             outstanding = self.num_workers * self._prefetch + (READ_AHEAD if reads else 0)
             slots = self._handover.begin(outstanding, nbytes)
         batches: Any = self.batch_sampler
         if slots is not None:
-            # Where nobody but the dataset sees a batch before it is sent, it may be put together in its slot.
-            plain = type(dataset) is ChunkDataset and collate_fn is default_collate and transform is None
             read = partial(_read, dataset) if reads and isinstance(dataset, ChunkDataset) else None
-            batches = SlotSampler(batches, self.num_workers, slots, gather=plain, read=read)
+            batches = SlotSampler(batches, self.num_workers, slots, gather=self._is_plain, read=read)
             collate_fn = SlotCollate(collate_fn, slots.file, transform)
         elif transform is not None:
             collate_fn = TransformedCollate(collate_fn, transform)
@@ -92,6 +90,22 @@ class ServingLoader(DataLoader[Any]):
         view: DataLoader[Any] = object.__new__(type(self))
         view.__dict__.update(self.__dict__, collate_fn=collate_fn, batch_sampler=batches)
         return DataLoader._get_iterator(view)  # noqa: SLF001 - what torch's own __iter__ calls
+
+    @property
+    def _is_plain(self) -> bool:
+        """Whether nobody but the dataset sees a batch before it is sent, so it may be made in its slot."""
+        return (
+            type(self.dataset) is ChunkDataset
+            and self.collate_fn is default_collate
+            and self.batch_transform is None
+        )
+
+    @property
+    def _reads_for_workers(self) -> bool:
+        """Whether this process reads for its workers: they would do no more, but map all chunks anew."""
+        dataset = self.dataset
+        idle = self._is_plain and isinstance(dataset, ChunkDataset) and dataset.transform is None
+        return reads_for_workers(dataset, self.num_workers, idle=idle)
 
     def _from_torch(self) -> Iterator[Any]:
         """Serve what torch's own iterator gives; a worker that died is a WorkerError."""
@@ -199,13 +213,23 @@ class ServingLoader(DataLoader[Any]):
         return batch
 
 
-def reads_for_workers(dataset: Any, workers: int) -> bool:
-    """Say whether the process that trains reads batches for its workers: decoding once, not once in each."""
+def reads_for_workers(dataset: Any, workers: int, *, idle: bool = False) -> bool:
+    """Say whether the process that trains reads batches for its workers.
+
+    Parameters
+    ----------
+    dataset : Dataset
+        One that is compressed is decoded once then, not once in each worker.
+    workers : int
+        How many.
+    idle : bool
+        Whether workers would do nothing but read.
+    """
     kind = type(dataset)
     return (
         workers > 0
         and isinstance(dataset, ChunkDataset)
-        and not dataset.is_raw
+        and (idle or not dataset.is_raw)
         and hasattr(os, "memfd_create")
         and kind.__getitem__ is ChunkDataset.__getitem__
         and kind.__getitems__ is ChunkDataset.__getitems__

@@ -416,7 +416,8 @@ def test_epoch_after_epoch_no_page_is_added(large_path: str) -> None:
         assert sorted(flat(numbers(loader))) == list(range(22))
         pages.append(shared_pages(loader))
     batch = 2 * 300_100 // 512
-    assert pages[-1] <= 7 * batch  # four in preparation, one arrived, two in the loop above
+    # Four sent for and two read ahead of them, one arrived, two in the loop above.
+    assert pages[-1] <= 9 * batch
     assert pages[-1] - pages[1] <= 2 * batch  # how many were needed at once depends on the workers' pace
     assert loader.worker_batches == Counts(in_slots=55)
     free, count = free_slots(loader)

@@ -111,10 +111,11 @@ class MappedReader(Reader):
         memory = self._pool.take(part)
         if memory is None:
             memory = self._pool.lease(part, map_private(fd, begin, end))
-        else:
-            # To populate what is there takes longer than to find out.
-            bring_in = count_in_memory(memory) * PAGE < memory.nbytes
-        if bring_in:
+        elif not bring_in:
+            bring_in = True  # what was in memory when it came back may not be now
+        # To populate what is there takes several times as long as to find that out; pages are mapped as they
+        # are touched then, and of a worker's chunks few are.
+        if bring_in and count_in_memory(memory) * PAGE < memory.nbytes:
             populate(memory)
         return memory
 
