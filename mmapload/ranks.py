@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
+from typing import Final
 
 import torch.distributed
 from torch.utils.data import get_worker_info
 
 __all__ = ["Ranks", "find_ranks", "processes_here"]
+
+DIVIDERS: Final = {"BatchSamplerShard", "DataLoaderDispatcher"}
+"""What Accelerate takes the batches of a sampler with, to divide them among its processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +45,34 @@ class Ranks:
         values: list[int] = [0] * self.world_size
         torch.distributed.all_gather_object(values, value)
         return min(values)
+
+    def check_division(self) -> None:
+        """Check, where an iteration begins, that samples are divided among the ranks, and that but once.
+
+        Raises
+        ------
+        RuntimeError
+            If Accelerate divides what has been divided; or if nobody does, since `torch.distributed` was
+            initialised after rank and world size were asked of it.
+        """
+        divided = _is_divided_by_accelerate()
+        if divided and self.world_size > 1:
+            raise RuntimeError(
+                "Accelerate would divide these batches among its processes again: they are those of rank "
+                f"{self.rank} of {self.world_size} already, so most samples would never be seen. Iterate "
+                "over the loader as you made it: leave it out of accelerator.prepare(), and give it "
+                "device=accelerator.device"
+            )
+        if divided or self.by_hand:
+            return
+        now = find_ranks(None, None)
+        if now.world_size not in {1, self.world_size}:
+            raise RuntimeError(
+                f"the sampler or loader was made for rank {self.rank} of {self.world_size}, and "
+                f"torch.distributed has {now.world_size} ranks now: they would be given the same samples. "
+                "Make it after init_process_group (after Accelerator(), in Lightning in train_dataloader()), "
+                "or give the sampler rank and world_size"
+            )
 
 
 def find_ranks(rank: int | None, world_size: int | None) -> Ranks:
@@ -78,3 +111,19 @@ def processes_here(workers: int) -> int:
     ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
     worker = get_worker_info()
     return (int(ranks) if ranks.isdigit() else 1) * (worker.num_workers if worker else max(1, workers))
+
+
+def _is_divided_by_accelerate() -> bool:
+    """Say whether Accelerate is among those who ask for the next batch.
+
+    It makes loaders of torch's own class around the batch samplers of others, and calls nothing of theirs
+    before it asks for batches; so what shows it is who asks.
+    """
+    frame = sys._getframe(1) if "accelerate" in sys.modules else None  # noqa: SLF001 - the documented way
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] == "accelerate":
+            asking = frame.f_locals.get("self")
+            if type(asking).__name__ in DIVIDERS and getattr(asking, "num_processes", 2) > 1:
+                return True
+        frame = frame.f_back
+    return False

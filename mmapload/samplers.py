@@ -200,9 +200,9 @@ class ChunkSampler(DistributedSampler[int]):
 
     def begin(self) -> EpochPass:
         """Begin the next iteration, for `batches` or `lists`."""
+        self.ranks.check_division()
         if self.begun is not None:
-            self.epoch += 1
-            self._start = 0
+            self.epoch, self._start = self.epoch + 1, 0
         self.begun = EpochPass(self.epoch, self._start)
         return self.begun
 
