@@ -165,7 +165,7 @@ def memory_cgroup(limit: int) -> Iterator[Path]:
         folder.rmdir()
 
 
-def run_python(script: str, *arguments: object, timeout: float = 60) -> str:
+def run_python(script: str, *arguments: object, timeout: float = 240) -> str:
     """Run a script in a process of its own: it must succeed and say nothing on standard error."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", script, *map(str, arguments)],

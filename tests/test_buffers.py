@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from mmapload.buffers import BufferPool
 from mmapload.mappings import PAGE
-from tests.loading_cases import run_python
+from tests.loading_cases import run_python, undisturbed
 
 
 def idle_bytes(pool: BufferPool) -> int:
@@ -194,6 +194,7 @@ def huge_bytes(address: int) -> int:
     return 0
 
 
+@undisturbed  # there may be none to have just then
 def test_large_buffers_lie_in_huge_pages_where_the_system_has_them() -> None:
     setting = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not setting.exists() or "[never]" in setting.read_text():

@@ -66,7 +66,7 @@ def store(source, out, capsys):
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [*MMAPLOAD, *arguments], capture_output=True, text=True, timeout=120, check=False, **options
+        [*MMAPLOAD, *arguments], capture_output=True, text=True, timeout=240, check=False, **options
     )
 
 
@@ -110,7 +110,7 @@ def test_help_imports_nothing_that_takes_time():
         "heavy = {'numpy', 'torch', 'zarr', 'numcodecs', 'tqdm', 'concurrent.futures', 'asyncio'}\n"
         "assert not heavy & set(sys.modules), heavy & set(sys.modules)"
     )
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=240, stdout=subprocess.DEVNULL)
 
 
 def test_the_installed_command_and_the_module_are_one():
@@ -359,13 +359,13 @@ def test_an_interrupt_says_that_the_same_command_continues_and_it_does(tmp_path)
         while process.poll() is None and not (chunks.is_dir() and len(os.listdir(chunks)) > 3):
             time.sleep(0.002)
         process.send_signal(signal.SIGINT)
-        printed, told = process.communicate(timeout=120)
+        printed, told = process.communicate(timeout=240)
     assert process.returncode == 130, told
     assert printed == ""
     assert "the same command continues" in told.splitlines()[-1]
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert "samples were there already" in again.stdout
     assert len(mmapload.open_store(tmp_path / "out")) == 300
     assert not (tmp_path / ".out.partial").exists()
@@ -556,7 +556,7 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(store):
         read, write = os.pipe()
         os.close(read)
         done = subprocess.run(
-            [*MMAPLOAD, command, store], stdout=write, stderr=subprocess.PIPE, timeout=60, check=False
+            [*MMAPLOAD, command, store], stdout=write, stderr=subprocess.PIPE, timeout=240, check=False
         )
         os.close(write)
         assert (done.returncode, done.stderr) == (141, b"")
@@ -633,7 +633,7 @@ def test_progress_is_drawn_on_a_terminal_and_results_stay_on_standard_output(sto
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 40, 120, 0, 0))
     try:
         done = subprocess.run(
-            [*MMAPLOAD, command, *arguments], stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True
+            [*MMAPLOAD, command, *arguments], stdout=subprocess.PIPE, stderr=theirs, timeout=240, check=True
         )
         os.close(theirs)
         drawn = b""

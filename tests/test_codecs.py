@@ -123,7 +123,7 @@ if (child := os.fork()) == 0:
     os._exit(0 if np.array_equal(out, data) else 1)
 assert os.waitpid(child, 0)[1] == 0
 """
-    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=240)
 
 
 def test_decoding_fills_a_part_of_a_larger_buffer_and_nothing_beside_it(codec_name):

@@ -370,10 +370,10 @@ def test_a_thread_that_stalls_is_an_error_that_says_where_it_is(path: str) -> No
             go_on.wait(60)
         return found
 
-    loader = ChunkDataLoader(path, 4, batch_transform=stalls_here, timeout=0.5)
+    loader = ChunkDataLoader(path, 4, batch_transform=stalls_here, timeout=2)
     seen: list[list[int]] = []
     try:
-        with pytest.raises(WorkerError, match=r"(?s)not ready after timeout=0.5 seconds.*in stalls_here"):
+        with pytest.raises(WorkerError, match=r"(?s)not ready after timeout=2 seconds.*in stalls_here"):
             seen.extend(loader)
     finally:
         go_on.set()

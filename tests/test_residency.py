@@ -627,7 +627,7 @@ def test_no_thread_is_left_when_a_plan_is_done_or_given_up() -> None:
     deadline = time.monotonic() + 20
     while threads_ahead() > before and time.monotonic() < deadline:
         time.sleep(0.001)
-    assert threads_ahead() == before
+    assert threads_ahead() <= before
 
 
 @pytest.mark.parametrize(

@@ -207,7 +207,7 @@ def test_all_lies_are_refused_within_32_mib_of_address_space(tmp_path):
         [sys.executable, "-c", _CHILD, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert (done.stdout, done.stderr) == (f"{len(LIES)}\n", "")
