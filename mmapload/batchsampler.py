@@ -9,7 +9,9 @@ from torch.utils.data import BatchSampler
 from mmapload.samplers import ChunkSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import numpy.typing as npt
 
     from mmapload.dataset import ChunkDataset
     from mmapload.order import Remainder
@@ -51,6 +53,8 @@ class ChunkBatchSampler(BatchSampler):
         world_size: int | None = None,
         lanes: int | None = None,
         remainder: Remainder | None = None,
+        weights: Sequence[float] | npt.NDArray[Any] | None = None,
+        epoch_length: int | None = None,
     ) -> None:
         sampler = ChunkSampler(
             dataset,
@@ -62,6 +66,8 @@ class ChunkBatchSampler(BatchSampler):
             world_size=world_size,
             lanes=lanes,
             remainder=remainder,
+            weights=weights,
+            epoch_length=epoch_length,
         )
         super().__init__(sampler, batch_size, drop_last=sampler.drop_last)
         self.sampler: ChunkSampler = sampler

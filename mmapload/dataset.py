@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import mmap
-import os
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from mmapload.batches import ReadyBatch, Sample
-from mmapload.budget import resolve_budget
-from mmapload.checks import VERIFY, Checks, Verify
-from mmapload.chunkfile import expect_size
-from mmapload.gather import BatchReader, Take
-from mmapload.order import Geometry
-from mmapload.ranks import processes_here
-from mmapload.readers import reader_for
-from mmapload.residency import Residency
-from mmapload.selection import chosen_fields, sample_numbers
+from mmapload.order import Chosen
+from mmapload.selection import sample_numbers
 from mmapload.sizes import format_size
-from mmapload.store import StrPath, open_store
 from mmapload.streams import EPOCH_UNKNOWN, PLAIN, rng_passing, stream_of, with_rngs
+from mmapload.subsets import chosen_positions, drawn_parts
+from mmapload.views import StoreView
 from mmapload.workers.indices import SlotIndices
 
 if TYPE_CHECKING:
@@ -31,12 +24,16 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mmapload.checks import Verify
+    from mmapload.gather import Take
+    from mmapload.store import StrPath
     from mmapload.streams import Stream
+    from mmapload.subsets import SplitBy
 
 __all__ = ["ChunkDataset", "Sample"]
 
 
-class ChunkDataset(Dataset[Any]):
+class ChunkDataset(StoreView, Dataset[Any]):
     """Samples of a store, for torch's DataLoader or mmapload's.
 
     Parameters
@@ -56,7 +53,7 @@ class ChunkDataset(Dataset[Any]):
     verify : {"first", "never", "always"}
         When the checksum of a chunk is computed: the first time it is loaded, never, or every time.
     with_index : bool
-        Whether samples have one more entry, `index`: the sample's number, int64.
+        Whether samples have one more entry, `index`: the sample's number in the store, int64.
 
     Raises
     ------
@@ -93,29 +90,12 @@ class ChunkDataset(Dataset[Any]):
         verify: Verify = "first",
         with_index: bool = False,
     ) -> None:
-        if verify not in VERIFY:
-            raise ValueError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
-        self.store = open_store(path)
-        self.fields = chosen_fields(self.store, fields)
+        super().__init__(path, fields, memory, verify)
         self.transform = transform
         self.with_index = with_index
         if with_index and "index" in self.field_names:
             raise ValueError("with_index adds an entry named 'index', and the store has a field of that name")
-        self.store.expect_all_files(self.fields)
-        self.memory = resolve_budget(memory)
-        if self.memory < self.chunk_nbytes:
-            for field in self.fields:
-                if field.sample_nbytes:  # blame a store that claims larger chunks than its files can hold
-                    expect_size(field, 0, self.store.chunk_path(field, 0))
-            raise ValueError(
-                f"memory={memory!r} is {format_size(self.memory)} here, and one chunk takes "
-                f"{format_size(self.chunk_nbytes)}: give more memory, load fewer fields, or preprocess "
-                "with a smaller --chunk-bytes"
-            )
         self.follows_chunks = False
-        self.workers = 0  # told by ChunkDataLoader, so that a window fits in each
-        self._checks = self._make_checks(verify)
-        self._reading: BatchReader | None = None
         self._warned = mmap.mmap(-1, 2)  # bytes that forked workers share, those of every epoch
 
     @property
@@ -133,62 +113,93 @@ class ChunkDataset(Dataset[Any]):
         """Whether the transform asks for a generator."""
         return self._passing is not None
 
-    def _make_checks(self, verify: Verify) -> Checks:
-        # Without a chunk file there is nothing to check, however many chunks the store says that it has.
-        return Checks(verify, len(self.fields), self.store.layout.chunks if self.chunk_nbytes else 0)
+    def subset(
+        self, indices: slice | Sequence[int] | Sequence[bool] | npt.NDArray[Any] | torch.Tensor
+    ) -> Self:
+        """Return a dataset of some of the samples, in the order of the store.
 
-    @property
-    def field_names(self) -> tuple[str, ...]:
-        """Names of the fields that are loaded."""
-        return tuple(field.name for field in self.fields)
+        It follows the chunks as the whole does, in samplers and loaders of mmapload and of torch.
 
-    @property
-    def geometry(self) -> Geometry:
-        """What an order needs to know of the store."""
-        layout = self.store.layout
-        return Geometry(layout.samples, layout.chunk_length, layout.batch_size)
+        Parameters
+        ----------
+        indices : slice, sequence of int, or sequence of bool
+            Numbers of samples in this dataset, rising, of which negative ones count from the end; or a mask,
+            one entry a sample.
 
-    @property
-    def chunk_nbytes(self) -> int:
-        """Decoded bytes of one chunk of the chosen fields."""
-        return sum(field.chunk_nbytes for field in self.fields)
+        Returns
+        -------
+        ChunkDataset
+            Its sample k is the k-th of them; `numbers` has all their numbers in the store, and the entry
+            `index` that `with_index` adds has them too. It has a budget of its own, as large as this one's.
 
-    @property
-    def is_raw(self) -> bool:
-        """Whether all chosen fields can be mapped, so that processes share what is resident."""
-        return all(field.codec.is_raw for field in self.fields)
+        Raises
+        ------
+        ValueError
+            If none is chosen, they do not rise, or the mask is of another length.
+        IndexError
+            If a number lies outside.
+        TypeError
+            If they are neither numbers nor a mask.
 
-    @property
-    def exceeds_memory(self) -> bool:
-        """Whether the chunks do not all fit in the budget."""
-        return self._all_nbytes > self.memory
+        Examples
+        --------
+        >>> import mmapload, numpy as np, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
+        >>> ds = mmapload.ChunkDataset(folder.name + "/store")
+        >>> odd = ds.subset(slice(1, None, 2))
+        >>> len(odd), odd[-1], odd.numbers
+        (5, {'x': tensor([9, 9, 9])}, array([1, 3, 5, 7, 9]))
+        """
+        return self._part(chosen_positions(indices, len(self), self.store.layout.chunk_length))
 
-    @property
-    def _share(self) -> int:
-        """Bytes that resident chunks may take in this process."""
-        return self.memory if self.is_raw else self.memory // processes_here(self.workers)
+    def split(self, fraction: float, *, seed: int = 0, by: SplitBy = "sample") -> tuple[Self, Self]:
+        """Return two datasets, for training and validation, that share the samples out at random.
 
-    @property
-    def chunks_held(self) -> int:
-        """Number of chunks that a process which reads may hold."""
-        return max(1, min(self.store.layout.chunks, self._share // max(1, self.chunk_nbytes)))
+        Parameters
+        ----------
+        fraction : float
+            How much of the samples is in the first, to the nearest whole number.
+        seed : int
+            The same seed draws the same parts, on every machine.
+        by : {"sample", "chunk"}
+            Single samples are drawn, as by torch's `random_split`; or whole chunks, so that no chunk is read
+            for both parts, and batches stay in one piece. Samples of a chunk may be alike, unless the store
+            was written with `--shuffle`.
 
-    @property
-    def _all_nbytes(self) -> int:
-        return self.store.layout.chunks * self.chunk_nbytes
+        Returns
+        -------
+        tuple of two ChunkDataset
+            As `subset` makes them. Parts of a compressed store divide its budget.
 
-    @property
-    def residency(self) -> Residency:
-        """Which chunks are in this process's memory; made anew in every process."""
-        return self._read_here().residency
+        Raises
+        ------
+        ValueError
+            If a part would have no sample.
 
-    @property
-    def reading(self) -> BatchReader:
-        """What puts batches together in this process, and counts them."""
-        return self._read_here()
+        Examples
+        --------
+        >>> import mmapload, numpy as np, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> _ = mmapload.preprocess([{"x": np.full(3, i)} for i in range(10)], folder.name + "/store", 4)
+        >>> train, val = mmapload.ChunkDataset(folder.name + "/store").split(0.7)
+        >>> train.numbers, val.numbers
+        (array([0, 1, 2, 3, 4, 6, 7]), array([5, 8, 9]))
+        """
+        length = self.store.layout.chunk_length
+        whole = self.chosen or Chosen.between(0, len(self), length)
+        first, second = drawn_parts(whole, fraction, seed, by)
+        share = first.samples / len(self)
+        return self._part(first, share), self._part(second, 1 - share)
+
+    def _part(self, positions: Chosen, portion: float = 1.0) -> Self:
+        made: Self = self.part(positions, portion)
+        made.follows_chunks = False
+        made._warned = mmap.mmap(-1, 2)
+        return made
 
     def __len__(self) -> int:
-        return self.store.layout.samples
+        return self.samples
 
     def __getitem__(self, index: int) -> Any:
         if not hasattr(index, "__index__"):
@@ -223,10 +234,10 @@ class ChunkDataset(Dataset[Any]):
         if arrays is not None:
             tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
             if self.with_index:
-                tensors["index"] = torch.from_numpy(sample_numbers(indices, len(self)))
+                tensors["index"] = torch.from_numpy(self.stored(sample_numbers(indices, len(self))))
         if tensors is None:
             return None
-        return ReadyBatch(tensors, len(indices), sample_numbers(indices, len(self)))
+        return ReadyBatch(tensors, len(indices), self.stored(sample_numbers(indices, len(self))))
 
     def finish(self, batch: ReadyBatch, stream: Stream | None = None) -> Sequence[Any]:
         """Apply the transform, if there is one, to every sample of a batch.
@@ -263,14 +274,14 @@ class ChunkDataset(Dataset[Any]):
         Raises
         ------
         IndexError
-            If an index lies outside the store.
+            If an index lies outside the dataset.
         TypeError
             If one is no integer.
         ChunkError
             If a chunk's file is missing, of the wrong size, or damaged.
         """
-        samples = sample_numbers(indices, len(self))
-        reading = self._read_here()
+        samples = self.stored(sample_numbers(indices, len(self)))
+        reading = self.reading
         arrays = reading.batch(samples, take)
         if reading.wanders and not (self._warned[0] or self.follows_chunks):
             self._warn_once(
@@ -278,26 +289,12 @@ class ChunkDataset(Dataset[Any]):
                 f"samples are read at random from {format_size(self._all_nbytes)}, of which "
                 f"{format_size(self.memory)} fit in memory, so most come from the disk one by one. In the "
                 "DataLoader, replace shuffle=True by sampler=mmapload.ChunkSampler(dataset, batch_size), or "
-                "use mmapload.ChunkDataLoader; a Subset needs a store of its own (preprocess --list FILE)",
+                "use mmapload.ChunkDataLoader; for parts of a store, dataset.subset() and dataset.split()",
             )
         tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
         if self.with_index:
             tensors["index"] = torch.from_numpy(samples)
         return ReadyBatch(tensors, len(samples), samples)
-
-    def _read_here(self) -> BatchReader:
-        found = self._reading
-        if found is not None and found.pid == os.getpid():
-            return found
-        # After a fork the parent's locks and threads do not exist here. What it held stays referenced,
-        # untouched: taking it apart would need those locks.
-        self._inherited = found
-        layout = self.store.layout
-        exceeds = self.exceeds_memory
-        reader = reader_for(self.store, self.fields, self._checks, drop_behind=exceeds)
-        residency = Residency(reader, self.chunk_nbytes, layout.chunks, self._share)
-        self._reading = made = BatchReader(residency, self.fields, layout.chunk_length)
-        return made
 
     def _warn_once(self, which: int, text: str) -> None:
         worker = get_worker_info()
@@ -306,15 +303,9 @@ class ChunkDataset(Dataset[Any]):
             warnings.warn(text, stacklevel=4)
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.__dict__.copy()
-        state.pop("_inherited", None)
-        state["_checks"] = self._checks.verify
-        state["_reading"] = None
-        state["_warned"] = self._warned[:]
-        return state
+        return super().__getstate__() | {"_warned": self._warned[:]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._checks = self._make_checks(state["_checks"])
+        super().__setstate__(state)
         self._warned = mmap.mmap(-1, 2)
         self._warned[:] = state["_warned"]

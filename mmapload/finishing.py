@@ -120,6 +120,7 @@ def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) ->
     try:
         if samples.view(np.uint64).max() >= len(dataset):  # below 0, too
             raise IndexError  # noqa: TRY301 - what is wrong with it is said below
+        samples = dataset.stored(samples)
         arrays = reading.batch(samples)
     except Exception:  # noqa: BLE001 - raised again by the batch that it concerns
         yield from map(dataset.read, group)
@@ -132,5 +133,5 @@ def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) ->
         stop = start + len(indices)
         # Not slices of tensors: those would share one storage, all of which is saved with any of them.
         parts = {name: torch.from_numpy(array[start:stop]) for name, array in arrays.items()}
-        yield ReadyBatch(parts, stop - start, indices)
+        yield ReadyBatch(parts, stop - start, samples[start:stop])
         start = stop

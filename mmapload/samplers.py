@@ -3,28 +3,27 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from torch.utils.data import DistributedSampler
-
 from mmapload.dataset import ChunkDataset
+from mmapload.epochs import Epochs
 from mmapload.order import epoch_order
 from mmapload.passes import EpochPass, SampleNumbers
 from mmapload.ranks import find_ranks
-from mmapload.selection import mode_of
-from mmapload.state import SavedState
+from mmapload.resuming import ResumableSampler
+from mmapload.selection import checked_integer, mode_of
 from mmapload.streams import Stream
+from mmapload.weights import checked_weights
 from mmapload.windows import (
-    checked_integer,
     fit_window,
     look_ahead,
     warn_of_lanes,
     warn_of_order,
-    warn_of_room,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     import numpy.typing as npt
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["ChunkSampler"]
 
 
-class ChunkSampler(DistributedSampler[int]):
+class ChunkSampler(ResumableSampler):
     """Order the samples of a `ChunkDataset` so that whole chunks can be loaded ahead of their use.
 
     Takes the place of RandomSampler, SequentialSampler and DistributedSampler in `DataLoader(sampler=...)`.
@@ -45,7 +44,7 @@ class ChunkSampler(DistributedSampler[int]):
     Parameters
     ----------
     dataset : ChunkDataset
-        Not a Subset of one: its indices do not follow the chunks.
+        Or a part of one, by its `subset` or `split`; not a torch Subset, whose indices follow no chunks.
     batch_size : int
         Per rank; the same as the DataLoader's.
     shuffle : bool or {"window", "batch", "full"}
@@ -67,6 +66,11 @@ class ChunkSampler(DistributedSampler[int]):
     remainder : {"keep", "pad", "drop"}, optional
         What becomes of the last samples where they do not fill a batch on every rank. By default kept on
         one rank and padded on several; every rank has the same number of steps in any case.
+    weights : sequence of float, optional
+        How often each sample of the dataset comes, relatively, for shuffle=True. In every epoch it comes as
+        often as that says, to the next whole number below or above, drawn anew by seed and epoch.
+    epoch_length : int, optional
+        Samples of an epoch with weights; by default as many as the dataset has.
 
     Raises
     ------
@@ -93,6 +97,8 @@ class ChunkSampler(DistributedSampler[int]):
     (True, 10)
     >>> list(ChunkSampler(ds, 4, shuffle=False, rank=1, world_size=2))
     [4, 5, 6, 7, 2, 3, 4, 5]
+    >>> sorted(ChunkSampler(ds, 4, weights=[6, 2, 2, 0, 0, 0, 0, 0, 0, 0], epoch_length=5))
+    [0, 0, 0, 1, 2]
     """
 
     def __init__(
@@ -107,17 +113,23 @@ class ChunkSampler(DistributedSampler[int]):
         world_size: int | None = None,
         lanes: int | None = None,
         remainder: Remainder | None = None,
+        weights: Sequence[float] | npt.NDArray[Any] | None = None,
+        epoch_length: int | None = None,
     ) -> None:
         # DistributedSampler's own constructor would insist on a process group; its attributes are all here.
         if not isinstance(dataset, ChunkDataset):
             raise TypeError(
                 f"a chunk sampler orders a ChunkDataset, not a {type(dataset).__name__}; "
-                "a Subset follows no chunks: preprocess its parts into stores of their own (--list FILE), or "
-                "use torch's own samplers"
+                "for a part of one, dataset.subset() and dataset.split() stand in for torch's Subset and "
+                "random_split; for other datasets, use torch's own samplers"
             )
         mode = mode_of(shuffle)
         if mode != "window" and (window != "auto" or lanes is not None):
             raise ValueError(f"window and lanes belong to shuffle='window', and shuffle is {shuffle!r}")
+        if weights is None and epoch_length is not None:
+            raise ValueError("epoch_length belongs to weights: without them an epoch has each sample once")
+        if weights is not None and mode != "window":
+            raise ValueError(f"weights belong to shuffle=True, and shuffle is {shuffle!r}")
         self.ranks: Ranks = find_ranks(rank, world_size)
         self.dataset = self._chunk_dataset = dataset
         self.batch_size = checked_integer("batch_size", batch_size, 1)
@@ -125,6 +137,13 @@ class ChunkSampler(DistributedSampler[int]):
         self.mode: Mode = mode
         self.shuffle = self.mode != "sequential"
         self.seed = checked_integer("seed", seed, 0)
+        self._epochs = Epochs(
+            dataset.geometry,
+            dataset.chosen,
+            dataset.fingerprint,
+            self.seed,
+            None if weights is None else checked_weights(weights, len(dataset), epoch_length),
+        )
         by_default = self.ranks.nodes if mode == "window" else 1
         self.lanes = by_default if lanes is None else checked_integer("lanes", lanes, 1)
         if mode == "window" and lanes is None and not dataset.is_raw:
@@ -135,36 +154,33 @@ class ChunkSampler(DistributedSampler[int]):
         self.epoch = 0
         self.lag: int | None = None
         self._remainder_given = remainder is not None
-        self._fingerprint = dataset.store.fingerprint
         self.begun: EpochPass | None = None  # None: the next iteration is that of `epoch`, from `_start`
         self._start = 0
         order = self.order(0)
         order.check_world_size(self.num_replicas)
         self._measure(order)
         dataset.follows_chunks = True
-        warn_of_order(order, len(dataset), dataset.memory if dataset.exceeds_memory else None)
-
-    def _measure(self, order: EpochOrder) -> None:
-        self.drop_last = self.remainder == "drop"
-        self.num_samples = order.rank_length(self.rank, self.num_replicas)
-        self.total_size = self.num_samples * self.num_replicas
-        self.steps = order.steps
+        warn_of_order(order, order.geometry.samples, dataset.memory if dataset.exceeds_memory else None)
 
     def _fit(self, window: int | str) -> int:
         dataset = self._chunk_dataset
         return fit_window(
             window,
-            dataset.geometry,
+            self._epochs.geometry,
             lanes=self.lanes,
             capacity=dataset.chunks_held,
             memory=dataset.memory,
             ranks=self.ranks,
+            chosen=self._epochs.chosen(0),
         )
 
     def order(self, epoch: int) -> EpochOrder:
-        """Return the order of an epoch, a pure function of the arguments."""
+        """Return the order of an epoch, a pure function of the arguments.
+
+        Of samples that come by weights, it gives positions among those of the epoch, in rising order.
+        """
         return epoch_order(
-            self._chunk_dataset.geometry,
+            self._epochs.geometry,
             global_batch=self.batch_size * self.num_replicas,
             mode=self.mode,
             seed=self.seed,
@@ -172,6 +188,7 @@ class ChunkSampler(DistributedSampler[int]):
             window=self.window,
             lanes=self.lanes,
             remainder=self.remainder,
+            chosen=self._epochs.chosen(epoch),
         )
 
     def __len__(self) -> int:
@@ -217,7 +234,8 @@ class ChunkSampler(DistributedSampler[int]):
         begun = begun or self.begin()
         order = self.order(begun.epoch)
         residency, pid = self._chunk_dataset.residency, os.getpid()
-        ahead = self._look_ahead()
+        drawn = self._epochs.drawn(begun.epoch)
+        ahead = self._look_ahead(order)
         plan = order.uses(self.rank, self.num_replicas, begun.start)
         residency.follow(plan, rows_only=self.mode == "batch", kept=ahead.kept)
         coming = order.rank_batches(self.rank, self.num_replicas, begun.start)
@@ -225,96 +243,24 @@ class ChunkSampler(DistributedSampler[int]):
             for step, batch in enumerate(coming, begun.start):
                 if residency.follows(plan):  # not so once another iteration has begun
                     residency.advance(step - ahead.lag, step + ahead.steps)
-                yield batch
+                yield batch if drawn is None else drawn[batch]
         finally:
             # A forked child may be the one that clears this iterator away; the residency is not its own.
             if os.getpid() == pid and residency.follows(plan):
                 residency.follow(())
 
-    def state_dict(self, received: int | None = None) -> dict[str, Any]:
-        """Return where the order is, as a small dict that JSON can hold; the same on every rank.
-
-        Parameters
-        ----------
-        received : int, optional
-            Batches that the loop over a DataLoader has received since it began. A sampler does not see that,
-            and a DataLoader with workers asks it for batches ahead of time. By default all that the sampler
-            has handed out count as received.
-
-        Raises
-        ------
-        ValueError
-            If the sampler has not handed out so many.
-        """
-        begun = self.begun
-        epoch, step = (self.epoch, self._start) if begun is None else begun.of_sampler
-        if received is not None:
-            handed_out = 0 if begun is None else begun.handed_out
-            if checked_integer("received", received, 0) > handed_out:
-                raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
-            epoch, step = (epoch, step) if begun is None else (begun.epoch, begun.start + int(received))
-        return self.state_at(epoch, step)
-
-    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
-        """Return the state at a step of an epoch."""
-        return SavedState(
-            fingerprint=self._fingerprint,
-            seed=self.seed,
-            mode=self.mode,
-            window=self.window,
-            lanes=self.lanes,
-            global_batch=self.batch_size * self.num_replicas,
-            remainder=self.remainder,
-            epoch=epoch,
-            step=step,
-        ).to_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where a state was saved; window and lanes are the state's from now on.
-
-        So is the remainder, unless it was given.
-
-        Raises
-        ------
-        StateMismatchError
-            If the state is of another store, seed, shuffling or version; if no batch of this run begins where
-            it was saved; or if it is no state.
-
-        Warns
-        -----
-        UserWarning
-            If two of its windows do not fit in the memory budget.
-        """
-        dataset, geometry = self._chunk_dataset, self._chunk_dataset.geometry
-        saved = SavedState.from_dict(state)
-        saved.check_store(self._fingerprint, dataset.store.path)
-        order, step = saved.resumed(
-            geometry,
-            batch_size=self.batch_size,
-            world_size=self.num_replicas,
-            mode=self.mode,
-            seed=self.seed,
-            remainder=self.remainder if self._remainder_given else None,
-        )
-        self.window, self.lanes, self.remainder = order.window, order.lanes, order.remainder
-        self._measure(order)
-        self.epoch, self._start, self.begun = order.epoch, step, None
-        if self.window is not None:
-            warn_of_room(
-                self.window,
-                geometry,
-                lanes=self.lanes,
-                capacity=dataset.chunks_held,
-                chunk_nbytes=dataset.chunk_nbytes,
-            )
-
-    def _look_ahead(self) -> Lookahead:
-        return look_ahead(
+    def _look_ahead(self, order: EpochOrder) -> Lookahead:
+        ahead = look_ahead(
             self.mode,
-            self._chunk_dataset.geometry,
-            global_batch=self.batch_size * self.num_replicas,
+            order.geometry,
+            global_batch=order.global_batch,
             capacity=self._chunk_dataset.chunks_held,
             window=self.window,
             lanes=self.lanes,
             lag=self.lag,
+            chosen=order.chosen,
         )
+        if order.chosen is None or not ahead.kept:
+            return ahead
+        # Chunks stay by their numbers: those below that of the first which may not.
+        return replace(ahead, kept=int(order.chosen.chunks[ahead.kept - 1]) + 1)

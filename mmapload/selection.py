@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mmapload.order import Mode
     from mmapload.store import Store
 
-__all__ = ["chosen_fields", "mode_of", "sample_numbers"]
+__all__ = ["checked_integer", "chosen_fields", "mode_of", "sample_numbers"]
 
 _MODES: Final[dict[Any, Mode]] = {
     None: "sequential",
@@ -27,6 +27,13 @@ _MODES: Final[dict[Any, Mode]] = {
     "batch": "batch",
     "full": "full",
 }
+
+
+def checked_integer(name: str, value: object, least: int) -> int:
+    """Return a whole number from `least` up; anything else is a ValueError that names the argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise ValueError(f"{name} is an integer from {least} up, not {value!r}")
+    return int(value)
 
 
 def chosen_fields(store: Store, names: Sequence[str] | None) -> tuple[FieldLayout, ...]:

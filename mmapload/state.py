@@ -37,7 +37,7 @@ class SavedState:
     Attributes
     ----------
     fingerprint : str
-        Of the store.
+        Of the store, or of the samples that were chosen or weighed.
     seed : int
         Of the order, and of the generators that transforms are given.
     mode : {"window", "batch", "full", "sequential"}
@@ -109,7 +109,7 @@ class SavedState:
         return cls(**{name: found[name] for name in names})
 
     def check_store(self, fingerprint: str, path: str) -> None:
-        """Check that the state is of the store at a path.
+        """Check that the state is of the store at a path, and of the same samples of it.
 
         Raises
         ------
@@ -118,7 +118,8 @@ class SavedState:
         """
         if self.fingerprint != fingerprint:
             raise StateMismatchError(
-                f"the state is of another store than {path} (`mmapload info` shows fingerprints)",
+                f"the state is of another store than {path} (`mmapload info` shows fingerprints), or of "
+                "other samples, weights or length of an epoch: pass the same subset and weights",
                 shown(self.fingerprint),
                 fingerprint,
             )

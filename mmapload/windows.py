@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import sys
 import warnings
+from bisect import bisect_right
 from dataclasses import dataclass
+from math import gcd
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from mmapload.order import auto_window
+from mmapload.selection import checked_integer
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
-    from mmapload.order import EpochOrder, Geometry, Mode
+    from mmapload.order import Chosen, EpochOrder, Geometry, Mode
     from mmapload.ranks import Ranks
 
 __all__ = [
     "Lookahead",
-    "checked_integer",
     "fit_window",
     "levels_to_caller",
     "look_ahead",
@@ -50,13 +50,6 @@ class Lookahead:
     kept: int
 
 
-def checked_integer(name: str, value: object, least: int) -> int:
-    """Return a whole number from `least` up; anything else is a ValueError that names the argument."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
-        raise ValueError(f"{name} is an integer from {least} up, not {value!r}")
-    return int(value)
-
-
 def levels_to_caller() -> int:
     """Count the frames up to the first one outside the package: where a warning should point."""
     level, frame = 1, sys._getframe(1)  # noqa: SLF001 - the documented way, public but for its underscore
@@ -66,7 +59,14 @@ def levels_to_caller() -> int:
 
 
 def fit_window(
-    asked: int | str, geometry: Geometry, *, lanes: int, capacity: int, memory: int, ranks: Ranks
+    asked: int | str,
+    geometry: Geometry,
+    *,
+    lanes: int,
+    capacity: int,
+    memory: int,
+    ranks: Ranks,
+    chosen: Chosen | None = None,
 ) -> int:
     """Return the window to shuffle in, the same on all ranks.
 
@@ -84,6 +84,8 @@ def fit_window(
         The budget in bytes, to be named in messages.
     ranks : Ranks
         Agree on the least window of all; where they were given by hand they cannot, and it is a ValueError.
+    chosen : Chosen, optional
+        The samples, if they are not all of the store.
 
     Warns
     -----
@@ -92,13 +94,18 @@ def fit_window(
     """
     length = geometry.chunk_length
     if asked == "auto":
-        window = auto_window(geometry.samples, length, lanes)
+        in_a_chunk = length if chosen is None else chosen.most_in_a_chunk
+        window = auto_window(geometry.samples, in_a_chunk, lanes)
     elif isinstance(asked, str):
         raise ValueError(f"window is a number of samples or 'auto', not {asked!r}")
     else:
         window = checked_integer("window", asked, 1)
-    fits = capacity >= min(_touched_by_two(window, geometry, lanes), geometry.chunks)
-    whole = max(1, min((capacity - 1) // 2, window // length)) * length
+    fits = capacity >= _touched(2 * window, geometry, lanes, chosen)
+    if chosen is None:
+        whole = max(1, min((capacity - 1) // 2, window // length)) * length
+    else:
+        sizes = range(1, window + 1)
+        whole = bisect_right(sizes, capacity, key=lambda w: _touched(2 * w, geometry, lanes, chosen))
     room = max(whole // lanes * lanes, lanes)
     own = window if fits else min(window, room)
     if own < window and ranks.by_hand:
@@ -120,7 +127,15 @@ def fit_window(
     return agreed
 
 
-def warn_of_room(window: int, geometry: Geometry, *, lanes: int, capacity: int, chunk_nbytes: int) -> None:
+def warn_of_room(
+    window: int,
+    geometry: Geometry,
+    *,
+    lanes: int,
+    capacity: int,
+    chunk_nbytes: int,
+    chosen: Chosen | None = None,
+) -> None:
     """Warn if two windows that are fixed, since an epoch began with them, do not fit in what may be held.
 
     Parameters
@@ -133,8 +148,10 @@ def warn_of_room(window: int, geometry: Geometry, *, lanes: int, capacity: int, 
         Chunks that this process may hold.
     chunk_nbytes : int
         Of one of them.
+    chosen : Chosen, optional
+        The samples, if they are not all of the store.
     """
-    needed = min(_touched_by_two(window, geometry, lanes), geometry.chunks)
+    needed = _touched(2 * window, geometry, lanes, chosen)
     if capacity < needed:
         warnings.warn(
             f"the state goes on with windows of {window} samples, two of which take {needed} chunks of "
@@ -189,12 +206,15 @@ def warn_of_lanes(lanes: int, ranks: Ranks) -> None:
         )
 
 
-def _touched_by_two(window: int, geometry: Geometry, lanes: int) -> int:
-    """Count the chunks that two windows in a row may touch."""
+def _touched(places: int, geometry: Geometry, lanes: int, chosen: Chosen | None) -> int:
+    """Count the chunks that windows in a row, so many places in all, may touch."""
+    if chosen is not None:
+        return min(chosen.most_touched(places) + (lanes > 1), len(chosen.chunks))
     # One chunk more than their length says, since windows cut chunks; and one more again where they begin
     # inside of chunks and the short last chunk lies between.
-    cut = geometry.samples % geometry.chunk_length and (window % geometry.chunk_length or lanes > 1)
-    return -(-2 * window // geometry.chunk_length) + 1 + bool(cut)
+    length = geometry.chunk_length
+    cut = geometry.samples % length and (places % (2 * length) or lanes > 1)
+    return min(-(-places // length) + 1 + bool(cut), geometry.chunks)
 
 
 def look_ahead(
@@ -206,6 +226,7 @@ def look_ahead(
     window: int | None = None,
     lanes: int = 1,
     lag: int | None = None,
+    chosen: Chosen | None = None,
 ) -> Lookahead:
     """Divide the memory budget among what is coming, what training still uses, and what stays.
 
@@ -224,6 +245,8 @@ def look_ahead(
     lag : int, optional
         Steps that training is behind; by default a quarter of the steps ahead, since that depends on a
         loader that nobody here can see.
+    chosen : Chosen, optional
+        The samples, if they are not all of the store.
 
     Examples
     --------
@@ -231,18 +254,22 @@ def look_ahead(
     >>> look_ahead("window", Geometry(1000, 10, 5), global_batch=5, capacity=50, window=100, lag=2)
     Lookahead(steps=20, lag=2, kept=28)
     """
-    held = capacity * geometry.chunk_length
+    chunks, in_a_chunk = geometry.chunks, geometry.chunk_length
+    if chosen is not None:
+        chunks, in_a_chunk = len(chosen.chunks), chosen.mean_in_a_chunk
+    held = capacity * in_a_chunk
     if mode == "window" and window is not None:
         steps = max(1, min(window, held // 2) // global_batch)
         lag = steps // 4 if lag is None else lag
-        span = -(-max(window, global_batch) // window) * window  # whole windows of at least a batch
-        needed = _touched_by_two(span, geometry, lanes) + -(-lag * global_batch // geometry.chunk_length)
+        reach = (steps + 1) * global_batch
+        windows = 1 + -(-(reach - gcd(global_batch, window)) // window)  # that it may lie in
+        needed = _touched(windows * window, geometry, lanes, chosen) + -(-lag * global_batch // in_a_chunk)
     else:
         # Unless all stays in memory, a quarter of it keeps the disk busy, or four chunks; the rest spares it
         # work.
-        quarter = max(held // 4, min(held // 2, 4 * geometry.chunk_length))
-        part = held // 2 if capacity == geometry.chunks else quarter
-        steps = max(1, min(auto_window(geometry.samples, geometry.chunk_length), part) // global_batch)
+        quarter = max(held // 4, min(held // 2, 4 * in_a_chunk))
+        part = held // 2 if capacity == chunks else quarter
+        steps = max(1, min(auto_window(geometry.samples, in_a_chunk), part) // global_batch)
         lag = steps // 4 if lag is None else lag
-        needed = -(-(steps + lag + 1) * global_batch // geometry.chunk_length) + 1
-    return Lookahead(steps, lag, max(0, min(capacity, geometry.chunks) - needed))
+        needed = -(-(steps + lag + 1) * global_batch // in_a_chunk) + 1
+    return Lookahead(steps, lag, max(0, min(capacity, chunks) - needed))

@@ -29,9 +29,11 @@ LAYERS = [
     ["measures", "writer", "readers", "schedule", "selection", "streams"],
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
-    ["windows", "subsets"],
-    ["workers", "quality"],
+    ["windows", "subsets", "weights"],
+    ["workers", "quality", "epochs"],
+    ["views"],
     ["dataset"],
+    ["resuming"],
     ["samplers", "devices", "pipeline", "stats"],
     ["batchsampler", "finishing", "plans"],
     ["serving"],
@@ -45,7 +47,7 @@ LAYERS = [
 OWNERS = {
     "torch": {
         *("batches", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
-        *("batchsampler", "bench"),
+        *("batchsampler", "bench", "resuming"),
     },
     "zarr": {"writer"},
     "numcodecs": {"codecs"},

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mmapload.order import Geometry, epoch_order
 from mmapload.ranks import find_ranks
-from mmapload.windows import checked_integer, fit_window, look_ahead
+from mmapload.selection import checked_integer
+from mmapload.windows import fit_window, look_ahead
 
 if TYPE_CHECKING:
     from mmapload.order import Mode
@@ -111,8 +112,9 @@ def test_what_is_loaded_ahead_and_what_stays_fit_in_the_budget_together(
     for step in range(order.steps):
         low, high = step - ahead.lag, step + ahead.steps
         held = {use.chunk for use in uses if use.first_step <= high and use.last_step >= low}
-        # At the start of a window the chunks of the one before are used still, for as long as training lags.
-        late = -(-ahead.lag * batch // length) + 1
+        # At the start of a window the chunks of the one before are used still, for as long as training lags:
+        # all of them, since each may hold the sample that training has come to.
+        late = -(-max(ahead.lag * batch, window if ahead.lag else 0) // length) + 1
         assert len(held | set(range(ahead.kept))) <= capacity + (late if mode == "window" else 0)
 
 

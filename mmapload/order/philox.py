@@ -34,6 +34,8 @@ class Purpose(IntEnum):
     WINDOW = 2
     UNITS = 3
     FULL = 4
+    SPLIT = 5
+    WEIGHTS = 6
 
 
 def philox4x32(

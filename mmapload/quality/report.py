@@ -13,8 +13,8 @@ from mmapload.quality.counts import batches_at, chosen_steps, count_order, mates
 from mmapload.quality.expected import Batching, expected_pairs, pairs_of, short_slot, uniform_rate
 from mmapload.quality.labels import batch_entropy, chunks_to_read, label_codes, label_field
 from mmapload.quality.values import Comparison, ShuffleQuality
+from mmapload.selection import checked_integer
 from mmapload.store import Store, open_store
-from mmapload.windows import checked_integer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

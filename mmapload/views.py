@@ -1,0 +1,194 @@
+"""What of a store a process reads: which fields, which samples, inside which budget."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mmapload.budget import resolve_budget
+from mmapload.checks import VERIFY, Checks, Verify
+from mmapload.chunkfile import expect_size
+from mmapload.gather import BatchReader
+from mmapload.order import Geometry
+from mmapload.ranks import processes_here
+from mmapload.readers import reader_for
+from mmapload.residency import Residency
+from mmapload.selection import chosen_fields
+from mmapload.sizes import format_size
+from mmapload.store import StrPath, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from mmapload.order import Chosen
+
+__all__ = ["StoreView"]
+
+
+class StoreView:
+    """Fields and samples of a store, read within a budget by every process for itself.
+
+    Parameters
+    ----------
+    path, fields, memory, verify
+        As for `ChunkDataset`.
+
+    Attributes
+    ----------
+    chosen : Chosen or None
+        The samples, by their numbers in the store; None: all.
+    workers : int
+        Processes that read beside this one, told by whoever starts them, so that a window fits in each.
+    """
+
+    def __init__(
+        self, path: StrPath, fields: Sequence[str] | None, memory: str | float, verify: Verify
+    ) -> None:
+        if verify not in VERIFY:
+            raise ValueError(f"verify is one of {', '.join(VERIFY)}, not {verify!r}")
+        self.store = open_store(path)
+        self.fields = chosen_fields(self.store, fields)
+        self.store.expect_all_files(self.fields)
+        self.memory = resolve_budget(memory)
+        if self.memory < self.chunk_nbytes:
+            for field in self.fields:
+                if field.sample_nbytes:  # blame a store that claims larger chunks than its files can hold
+                    expect_size(field, 0, self.store.chunk_path(field, 0))
+            raise ValueError(
+                f"memory={memory!r} is {format_size(self.memory)} here, and one chunk takes "
+                f"{format_size(self.chunk_nbytes)}: give more memory, load fewer fields, or preprocess "
+                "with a smaller --chunk-bytes"
+            )
+        self.chosen: Chosen | None = None
+        self.workers = 0
+        self._portion = 1.0  # of the budget, where what is resident cannot be shared
+        self._checks = self._make_checks(verify)
+        self._reading: BatchReader | None = None
+
+    def _make_checks(self, verify: Verify) -> Checks:
+        # Without a chunk file there is nothing to check, however many chunks the store says that it has.
+        return Checks(verify, len(self.fields), self.store.layout.chunks if self.chunk_nbytes else 0)
+
+    @property
+    def field_names(self) -> tuple[str, ...]:
+        """Names of the fields that are loaded."""
+        return tuple(field.name for field in self.fields)
+
+    @property
+    def samples(self) -> int:
+        """Number of samples."""
+        return self.store.layout.samples if self.chosen is None else self.chosen.samples
+
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The numbers of the samples in the store, int64, made when asked for."""
+        return np.arange(self.samples) if self.chosen is None else self.chosen.all_numbers()
+
+    def stored(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the numbers in the store of samples by their numbers here, each in [0, samples)."""
+        return samples if self.chosen is None else self.chosen.numbers(samples)
+
+    @property
+    def fingerprint(self) -> str:
+        """The store's, or of chosen samples one that they have a part in."""
+        if self.chosen is None:
+            return self.store.fingerprint
+        return hashlib.sha256(self.store.fingerprint.encode() + self.chosen.digest()).hexdigest()[:16]
+
+    @property
+    def geometry(self) -> Geometry:
+        """What an order needs to know of the store, and the number of samples here."""
+        layout = self.store.layout
+        return Geometry(self.samples, layout.chunk_length, layout.batch_size)
+
+    @property
+    def chunks(self) -> int:
+        """Number of chunks that hold any of the samples."""
+        return self.store.layout.chunks if self.chosen is None else len(self.chosen.chunks)
+
+    @property
+    def chunk_nbytes(self) -> int:
+        """Decoded bytes of one chunk of the chosen fields."""
+        return sum(field.chunk_nbytes for field in self.fields)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether all chosen fields can be mapped, so that processes share what is resident."""
+        return all(field.codec.is_raw for field in self.fields)
+
+    @property
+    def exceeds_memory(self) -> bool:
+        """Whether the chunks do not all fit in the budget."""
+        return self._all_nbytes > self.memory
+
+    @property
+    def _share(self) -> int:
+        """Bytes that resident chunks may take in this process."""
+        if self.is_raw:
+            return self.memory
+        return int(self.memory // processes_here(self.workers) * self._portion)
+
+    @property
+    def chunks_held(self) -> int:
+        """Number of chunks that a process which reads may hold."""
+        return max(1, min(self.chunks, self._share // max(1, self.chunk_nbytes)))
+
+    @property
+    def _all_nbytes(self) -> int:
+        return self.chunks * self.chunk_nbytes
+
+    @property
+    def residency(self) -> Residency:
+        """Which chunks are in this process's memory; made anew in every process."""
+        return self.reading.residency
+
+    @property
+    def reading(self) -> BatchReader:
+        """What puts batches together in this process, and counts them."""
+        found = self._reading
+        if found is not None and found.pid == os.getpid():
+            return found
+        # After a fork the parent's locks and threads do not exist here. What it held stays referenced,
+        # untouched: taking it apart would need those locks.
+        self._inherited = found
+        exceeds = self.exceeds_memory
+        reader = reader_for(self.store, self.fields, self._checks, drop_behind=exceeds)
+        residency = Residency(reader, self.chunk_nbytes, self.chunks, self._share)
+        self._reading = made = BatchReader(residency, self.fields, self.store.layout.chunk_length)
+        return made
+
+    def part(self, positions: Chosen, portion: float = 1.0) -> Any:
+        """Return a view, of the same class, of the samples at positions among these.
+
+        Parameters
+        ----------
+        positions : Chosen
+            Without repeats.
+        portion : float
+            Of the budget, where what is resident cannot be shared with other parts.
+        """
+        made = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        made.__dict__.pop("_inherited", None)
+        chosen = positions if self.chosen is None else self.chosen.among(positions)
+        made.chosen = None if chosen.span == (0, self.store.layout.samples) else chosen
+        made.workers = 0
+        made._portion = self._portion * portion
+        made._reading = None
+        return made
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = self.__dict__.copy()
+        state.pop("_inherited", None)
+        state["_checks"] = self._checks.verify
+        state["_reading"] = None
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._checks = self._make_checks(state["_checks"])
