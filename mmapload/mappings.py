@@ -37,6 +37,9 @@ MADV_WILLNEED: Final = 3
 MADV_REMOVE: Final = 9
 """Give pages of shared memory back to the system, for all processes: they read as zeros afterwards."""
 MADV_HUGEPAGE: Final = 14
+"""Of a map of a file, since Linux 5.18: read ahead in large pages, where the file system has them (XFS; ext4
+since 6.16)."""
+
 MADV_POPULATE_READ: Final = 22
 """Linux 5.14: bring all pages in, and fail with EFAULT where touching one would raise SIGBUS."""
 
@@ -94,7 +97,9 @@ def _map(nbytes: int, flags: int, fd: int, offset: int, after: Callable[[], None
     return np.asarray(_Map(address, nbytes, after))
 
 
-def map_private(fd: int, start: int, stop: int, after: Callable[[], None] | None = None) -> Bytes:
+def map_private(
+    fd: int, start: int, stop: int, after: Callable[[], None] | None = None, *, large_pages: bool = False
+) -> Bytes:
     """Map bytes [start, stop) of a file: private, so that writing to the array never reaches the file.
 
     Parameters
@@ -105,6 +110,10 @@ def map_private(fd: int, start: int, stop: int, after: Callable[[], None] | None
         At most the file's size: touching a page beyond it raises SIGBUS.
     after : callable, optional
         Called when the memory has been unmapped, which happens when the last array over it is gone.
+    large_pages : bool
+        Whether to ask that what is brought in from the disk be put into pages as large as the file system
+        makes them. Finding 2 MiB takes a step then, in place of 512; reading is faster as well. Pages that
+        only reach into the map come along. Pages that are in memory stay as they are.
 
     Returns
     -------
@@ -112,14 +121,21 @@ def map_private(fd: int, start: int, stop: int, after: Callable[[], None] | None
         Writable (pages are copied on write).
     """
     aligned = start // PAGE * PAGE
-    return _map(stop - aligned, mmap.MAP_PRIVATE, fd, aligned, after)[start - aligned :]
+    memory = _map(stop - aligned, mmap.MAP_PRIVATE, fd, aligned, after)
+    if large_pages:
+        _advise_large_pages(memory)
+    return memory[start - aligned :]
+
+
+def _advise_large_pages(memory: Bytes) -> None:
+    if sys.platform == "linux":
+        _madvise(memory.ctypes.data, memory.nbytes, MADV_HUGEPAGE)  # advice: may be refused
 
 
 def map_anonymous(nbytes: int) -> Bytes:
     """Return fresh zeroed memory, page-aligned, in huge pages where the system gives them."""
     memory = _map(max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0, None)
-    if sys.platform == "linux":
-        _madvise(memory.ctypes.data, memory.nbytes, MADV_HUGEPAGE)  # advice: may be refused
+    _advise_large_pages(memory)
     return memory[:nbytes]
 
 

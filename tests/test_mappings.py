@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import mmap
 import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +20,6 @@ from tests.loading_cases import cached_pages, evictable_folder, maps_of, run_pyt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from mmapload.codecs import Bytes
 
@@ -221,3 +223,44 @@ def test_maps_that_live_until_the_interpreter_ends_are_given_back_in_silence(pat
         "sys.keeps = map_private(fd, 0, 4096, after)\n",
         path,
     )
+
+
+def pmd_mapped() -> int:
+    """Bytes of files that this process has mapped by pages of 2 MiB."""
+    told = Path("/proc/self/smaps_rollup").read_text()
+    return sum(int(kib) * 1024 for kib in re.findall(r"^FilePmdMapped:\s*(\d+) kB$", told, re.MULTILINE))
+
+
+@undisturbed
+def test_what_is_brought_in_for_a_map_of_large_pages_lies_in_them_and_is_written_to_page_by_page(
+    tmp_path: Path,
+) -> None:
+    with evictable_folder(tmp_path) as folder:
+        content = np.random.default_rng(0).integers(0, 256, 8 * 2**20 + 4, np.uint8)
+        path = folder / "large"
+        with path.open("wb") as file:
+            file.write(content.tobytes())
+            file.flush()
+            os.fsync(file.fileno())
+        drop_pages(str(path), 0, content.nbytes)
+        with path.open("rb") as file:
+            probe = mmap.mmap(file.fileno(), content.nbytes, mmap.MAP_PRIVATE, mmap.PROT_READ)
+            probe.madvise(mmap.MADV_HUGEPAGE)
+            before = pmd_mapped()
+            assert sum(probe[::PAGE]) >= 0
+            gives = pmd_mapped() - before
+            probe.close()
+            if not gives:
+                pytest.skip("this kernel, or its file system, has no large pages for files")
+            drop_pages(str(path), 0, content.nbytes)
+            assert cached_pages(path) == 0
+            memory = map_private(file.fileno(), 0, content.nbytes, large_pages=True)
+        populate(memory)
+        assert pmd_mapped() - before >= gives
+        memory[5] ^= 1
+        assert int((memory != content).sum()) == 1
+        assert path.read_bytes() == content.tobytes()
+        del memory
+        assert pmd_mapped() == before
+        drop_pages(str(path), 0, content.nbytes)
+        assert cached_pages(path) == 0

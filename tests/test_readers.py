@@ -258,9 +258,9 @@ def test_a_file_of_the_wrong_size_is_refused_by_name_before_it_is_mapped(
     seen = []
     real = mapped.map_private
 
-    def note(fd: int, *arguments: Any) -> np.ndarray:
+    def note(fd: int, *arguments: Any, **options: Any) -> np.ndarray:
         seen.append(os.readlink(f"/proc/self/fd/{fd}"))
-        return real(fd, *arguments)
+        return real(fd, *arguments, **options)
 
     monkeypatch.setattr(mapped, "map_private", note)
     one = np.array([0])

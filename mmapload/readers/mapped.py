@@ -79,17 +79,18 @@ class MappedReader(Reader):
             due = self.checks.due(i, chunk)
             first, last = start * field.sample_nbytes, stop * field.sample_nbytes
             # A checksum covers the whole file, so the first load of any row maps all of it.
-            begin, end = (0, field.chunk_nbytes + CHECKSUM_BYTES) if due else (first, last)
+            whole = due or (start == 0 and stop == self.store.layout.chunk_samples(chunk))
+            begin, end = (0, field.chunk_nbytes + CHECKSUM_BYTES) if whole else (first, last)
             fd, _ = open_chunk_file(field, chunk, path)
             try:
-                if self.drop_behind or due:
-                    memory = map_private(
-                        fd, begin, end, partial(drop_pages, path, begin, end) if drop else None
-                    )
+                if self.drop_behind:
+                    # A large page that two parts of a file share would be dropped with neither.
+                    after = partial(drop_pages, path, begin, end) if drop else None
+                    memory = map_private(fd, begin, end, after, large_pages=whole)
                     if bring_in or due:
                         populate(memory)
                 else:
-                    memory = self._recycled(fd, begin, end, bring_in=bring_in)
+                    memory = self._recycled(fd, begin, end, bring_in=bring_in or due)
             except OSError as error:
                 raise ChunkError(field.name, chunk, path, "a readable file", str(error)) from error
             finally:
@@ -110,8 +111,8 @@ class MappedReader(Reader):
         part = status.st_dev, status.st_ino, begin, end
         memory = self._pool.take(part)
         if memory is None:
-            memory = self._pool.lease(part, map_private(fd, begin, end))
-        elif not bring_in:
+            memory = self._pool.lease(part, map_private(fd, begin, end, large_pages=True))
+        else:
             bring_in = True  # what was in memory when it came back may not be now
         # To populate what is there takes several times as long as to find that out; pages are mapped as they
         # are touched then, and of a worker's chunks few are.
