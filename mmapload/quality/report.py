@@ -83,6 +83,8 @@ def shuffle_quality(
     ------
     ValueError
         If the numbers do not fit together, or the field holds no labels.
+    TypeError
+        If `store` is neither, a dataset for instance: subsets and weights are not measured.
     StoreNotFoundError, LayoutError, ChunkError
         If the store cannot be read.
 
@@ -106,6 +108,11 @@ def shuffle_quality(
     >>> round(quality.label_entropy.ratio, 2)
     0.62
     """
+    if not isinstance(store, (Store, str, os.PathLike)):
+        raise TypeError(
+            f"shuffle_quality measures the order of a whole store: pass dataset.store, or its path, not a "
+            f"{type(store).__name__}"
+        )
     store = store if isinstance(store, Store) else open_store(os.fspath(store))
     field = None if label is None else label_field(store, label)
     batching = _batching(store, batch_size, world_size, shuffle, window, lanes)
