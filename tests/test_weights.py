@@ -247,3 +247,54 @@ def test_a_late_step_costs_what_the_first_one_does(tmp_path: Path, monkeypatch: 
         next(iter(sampler))
         costs.append(sum(drawn))
     assert costs[1] <= costs[0]
+
+
+def test_the_page_that_defines_the_order_says_what_is_drawn_and_in_which_order() -> None:
+    """The steps of `docs/order.md` in plain integers, one by one."""
+    from mmapload.order import Chosen, Geometry, epoch_order
+    from tests.test_order_docs import PAGE
+
+    page: dict[str, Any] = {}
+    exec(PAGE.partition("## Reference implementation")[2].partition("```python")[2].partition("```")[0], page)
+    weights, length, seed, epoch, window, chunk = [0, 3, 1, 1, 9, 2, 2, 1, 4, 4], 30, 5, 2, 12, 4
+    count, bits = len(weights), 62 - len(weights).bit_length()
+    shares = [int(weight / max(weights) * 2 ** min(52, bits)) for weight in weights]
+    key, (low, high) = page["stream_key"](seed, epoch, 6), page["stream_key"](seed, epoch, 6, 1)
+    permuted = [page["permuted"](count, key, 0, position) for position in range(count)]
+    total = sum(shares)
+    shift = (low + (high << 32)) * total >> 64
+    drawn = []
+    for turn in range(length):
+        point = (turn * total + shift) // length
+        for sample in permuted:
+            if point < shares[sample]:
+                drawn.append(sample)
+                break
+            point -= shares[sample]
+    drawn.sort()
+    assert checked_weights(weights, count, length).drawn(seed, epoch).tolist() == drawn
+    key, places = page["stream_key"](seed, epoch, 1), []
+    chunks = sorted({sample // chunk for sample in drawn})
+    for slot in range(len(chunks)):
+        visited = chunks[page["permuted"](len(chunks), key, 0, slot)]
+        places += [sample for sample in drawn if sample // chunk == visited]
+    expected = []
+    for number, start in enumerate(range(0, length, window)):
+        inside = places[start : start + window]
+        size, key = len(inside), page["stream_key"](seed, epoch, 2, 0)
+        values = [page["permuted"](size, key, number, position) for position in range(size)]
+        listed = sorted(range(size), key=lambda p, w=inside, v=values: (v.index(w.index(w[p])), p))
+        stretches = min(size, max(map(inside.count, inside)) + 1)
+        rows: list[list[int]] = [[] for _ in range(stretches)]
+        for entry, place in enumerate(listed):
+            rows[entry % stretches].append(inside[place])
+        expected += flat(rows)
+    order = epoch_order(
+        Geometry(length, chunk, 2),
+        global_batch=length,
+        seed=seed,
+        epoch=epoch,
+        window=window,
+        chosen=Chosen.of(np.array(drawn), chunk, repeats=True),
+    )
+    assert np.array(drawn)[order.step_batch(0)].tolist() == expected

@@ -136,9 +136,15 @@ class Chosen:
         """Return the numbers of the samples at positions, each in [0, samples)."""
         if len(self.first) == 1:
             return positions + int(self.first[0])
+        if 4 * len(self.first) > self.samples:  # a table of all takes as little memory, and finds them sooner
+            return self._table[positions]
         runs = np.searchsorted(self.opening, positions, "right") - 1
         found: NDArray[np.int64] = self.first[runs] + (positions - self.opening[runs])
         return found
+
+    @cached_property
+    def _table(self) -> NDArray[np.int64]:
+        return self.all_numbers()
 
     def all_numbers(self) -> NDArray[np.int64]:
         """Return the numbers at all positions."""
