@@ -9,7 +9,8 @@ CHARTS := .venv/charts-ready
 # Compiled once, where a shell says otherwise: tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
 # In the order of their names, the files that take longest are not the last. Files stay whole, as fixtures are shared.
-PYTEST := $(PY) -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# One more than most machines of CI have cores: tests wait for processes, disks and each other.
+PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test check fuzz format bench bench-peers clean
 
@@ -27,6 +28,8 @@ demo: $(READY)
 	$(PY) -m mmapload info demo-data/store
 	$(PY) benchmarks/compare_npz.py --source demo-data/npz --store demo-data/store --rounds 3 --settings warm
 
+# As cores are few, torch's threads are not to run in circles while they wait.
+test: export OMP_WAIT_POLICY := passive
 test: check
 	$(PYTEST)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,16 @@ settings.register_profile("mmapload", deadline=None)
 settings.load_profile("mmapload")
 
 # Workers of the start method "forkserver" come from a process that has torch: each would import it anew.
-multiprocessing.set_forkserver_preload(["torch"])
+multiprocessing.set_forkserver_preload(["tests.preloaded"])
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now out of every garbage collection, of this process and of its forks.
+
+    Going through torch's objects takes a tenth of a second, and a fork has to copy each page of them for it.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def write_with_zarr(

@@ -119,7 +119,8 @@ def test_a_small_run_fills_table_json_and_chart_and_keeps_the_copies(tmp_path: P
         assert (tmp_path / "chart.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     copies = {path: path.stat().st_mtime_ns for path in (tmp_path / "npy-64x256").iterdir()}
     assert [path.name for path in copies] == ["x.npy"]
-    ran(*options[: options.index("--rounds")], "--rounds", 1, "--settings", "warm", *options[10:14])
+    again = ("--peers", "npy", "--rounds", 1, "--settings", "warm", "--data", tmp_path)
+    ran(*options[: options.index("--rounds")], *again)
     assert copies == {path: path.stat().st_mtime_ns for path in (tmp_path / "npy-64x256").iterdir()}
 
 

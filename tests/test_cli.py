@@ -26,6 +26,7 @@ from mmapload.cli.preprocess import _CODECS
 from mmapload.codecs import CODEC_NAMES
 from mmapload.errors import ChunkError
 from mmapload.preprocessing import plan_preprocess, preprocess
+from tests.warm_python import run_warm
 
 MMAPLOAD = [sys.executable, "-m", "mmapload"]
 COMMANDS = ["preprocess", "info", "verify"]
@@ -65,9 +66,7 @@ def store(source, out, capsys):
 
 
 def run(*arguments: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*MMAPLOAD, *arguments], capture_output=True, text=True, timeout=240, check=False, **options
-    )
+    return run_warm("-m", "mmapload", *arguments, **options)
 
 
 def one_error(capsys) -> str:

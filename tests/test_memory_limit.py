@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mmapload.store import Store
 
 COUNT, BATCH = 800, 8
-SAMPLE = 2**18
+SAMPLE = 2**17
 LIMIT = COUNT * SAMPLE // 2
 
 THREE_EPOCHS = """
@@ -103,12 +103,12 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Store]]:
-    """Return a function that gives the store of a codec, made once: 200 MB."""
+    """Return a function that gives the store of a codec, made once: 100 MB."""
     with memory_cgroup(LIMIT):  # skips where none can be made
         pass
     with evictable_folder(tmp_path_factory.mktemp("stores")) as folder:
         yield cache(
-            lambda codec: preprocess(Samples(), folder / codec, BATCH, codec=codec, chunk_bytes="2MiB")
+            lambda codec: preprocess(Samples(), folder / codec, BATCH, codec=codec, chunk_bytes="1MiB")
         )
     for path in folder.iterdir():
         shutil.rmtree(path, ignore_errors=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -174,6 +175,7 @@ def main(descriptor: int) -> None:
     for name in ("torch", "torch._dynamo"):  # the latter is what torch's optimizers import
         importlib.import_module(name)
     assert "mmapload" not in sys.modules
+    gc.freeze()  # or each fork would copy pages of torch's objects to go through them
     _become(_asked(socket.socket(fileno=descriptor)))
 
 
@@ -215,6 +217,7 @@ def _become(asked: dict[str, Any]) -> None:
     if "OMP_NUM_THREADS" in os.environ:  # was read when torch was imported
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     command = asked["command"]
+    sys.orig_argv[:] = [sys.executable, *command]  # a script may start itself anew by it
     while command[0] == "-W":
         warnings.simplefilter(command[1])
         command = command[2:]
