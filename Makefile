@@ -8,6 +8,8 @@ CHARTS := .venv/charts-ready
 
 # Compiled once, where a shell says otherwise: tests start many processes.
 export PYTHONDONTWRITEBYTECODE :=
+# torch's threads sleep while they wait for each other: running in circles, they keep loaders from the processors.
+export OMP_WAIT_POLICY ?= passive
 # In the order of their names, the files that take longest are not the last. Files stay whole, as fixtures are shared.
 # One more than most machines of CI have cores: tests wait for processes, disks and each other.
 PYTEST := $(PY) -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from cgroups import MemoryCgroup, NoCgroupError, memory_cgroup
 from report import machine
 from samples import Samples
+from waiting import sleep_while_waiting
 
 import mmapload
 from mmapload.bench.ceilings import chunk_files, reading
@@ -204,4 +205,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    sleep_while_waiting()
     main()

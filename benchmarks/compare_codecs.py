@@ -30,6 +30,7 @@ import torch
 import zarr
 from report import machine
 from samples import Samples
+from waiting import sleep_while_waiting
 
 import mmapload
 from mmapload.bench.ceilings import chunk_files, side_by_side
@@ -177,4 +178,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    sleep_while_waiting()
     main()

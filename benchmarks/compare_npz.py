@@ -33,6 +33,7 @@ from launching import STOPS, LaunchError
 from report import as_json, draw, machine, table
 from samples import make_folder
 from settings import Case, Section, cold, limited, measure, warm
+from waiting import sleep_while_waiting
 
 import mmapload
 from mmapload.sizes import format_size
@@ -175,4 +176,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    sleep_while_waiting()
     main()

@@ -38,6 +38,7 @@ from peers import PEERS
 from report import as_json, draw, machine, table
 from samples import make_folder, make_small_sample
 from settings import Case, Section, Setting, measure
+from waiting import sleep_while_waiting
 
 import mmapload
 from mmapload.sizes import format_size
@@ -204,13 +205,12 @@ def setting_for(name: str, case: Case, taking_part: list[Contender], patience: f
     if isinstance(setting, str):
         return setting
     few = [each for each in taking_part if each.name not in setting.left_out]
-    if setting.drops:
-        for each in few:
-            reason = cannot_drop(each.files)
-            if reason:
-                return f"{each.name}: {reason}"
+    refusals = [f"{each.name}: {why}" for each in few if setting.drops and (why := cannot_drop(each.files))]
+    if refusals and name != "warm":
+        return refusals[0]
     return dataclasses.replace(
         setting,
+        drops=setting.drops and not refusals,
         contenders=few,
         patience=patience,
         seconds=120 + 2 * setting.epochs * patience,
@@ -301,4 +301,5 @@ def tell(
 
 
 if __name__ == "__main__":
+    sleep_while_waiting()
     main()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from contenders import BATCH, WINDOW
 from epochs import KINDS
+from waiting import POLICY
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -158,6 +159,7 @@ def machine() -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.release()}",
+        "waiting": os.environ.get(POLICY, "active"),
         "python": platform.python_version(),
         **{name: version(name) for name in ("torch", "numpy", "zarr", "numcodecs", "mmapload")},
     }

@@ -197,15 +197,18 @@ def _with_full(case: Case) -> tuple[list[Contender], dict[str, str]]:
 def warm(case: Case) -> Setting:
     """All files in the page cache; memory is looked at in the first epoch, which is not timed."""
     contenders, left_out = _with_full(case)
+    can_drop = not any(cannot_drop(each.files) for each in contenders)
+    filled = ", filled by each loader's first epoch" if can_drop else ""
     return Setting(
         "warm",
-        'page cache warm: the second epoch of a process; memory="auto", window="auto"',
+        f'page cache warm{filled}: the second epoch of a process; memory="auto", window="auto"',
         contenders + checksum_contenders(case.store, contenders, case.batch),
         left_out,
         Room(),
         epochs=2,
         counted_from=1,
         intervals=(0.05, None),
+        drops=can_drop,  # how its files lie in the page cache is a loader's own doing then
     )
 
 
@@ -266,18 +269,17 @@ def limited(case: Case, long_epochs: int) -> Setting | str:
 def room_within(limit: int, case: Case) -> Room | str:
     """Choose budget and window for a limit, or say why nothing fits.
 
-    The budget is as many whole chunks as half of the limit holds; the other half is for batches, and whatever
-    else there is. The window is as many whole chunks as fit in the budget twice, with one chunk more, since
-    two windows may touch that.
+    The budget is as many whole chunks as the limit holds beside batches and what a process takes. The window
+    is as many whole chunks as fit in the budget twice, with one chunk more, since two windows may touch that.
     """
     batch_nbytes = case.batch * case.nbytes // len(case.files)
-    held = limit // 2 // case.chunk_nbytes
-    if limit // 2 < BATCHES_BESIDE * batch_nbytes + PROCESS_BYTES or held < 3:
+    held = (limit - BATCHES_BESIDE * batch_nbytes - PROCESS_BYTES) // case.chunk_nbytes
+    if held < 3:
         return (
-            f"one half of the limit, which is {format_size(limit)}, has to hold 3 chunks of "
-            f"{format_size(case.chunk_nbytes)}, and the other half {BATCHES_BESIDE} batches of "
-            f"{format_size(batch_nbytes)} and {format_size(PROCESS_BYTES)} for a process: take more samples, "
-            "or a smaller --batch-size or --chunk-bytes"
+            f"the limit, which is {format_size(limit)}, has to hold 3 chunks of "
+            f"{format_size(case.chunk_nbytes)}, {BATCHES_BESIDE} batches of {format_size(batch_nbytes)} and "
+            f"{format_size(PROCESS_BYTES)} for a process: take more samples, or a smaller --batch-size or "
+            "--chunk-bytes"
         )
     return Room(held * case.chunk_nbytes, (held - 1) // 2 * case.store.layout.chunk_length)
 
