@@ -99,13 +99,13 @@ class Residency:
             Whether chunks are visited in parts far from each other in time, so that only the rows of a
             use are worth bringing in, and only into the page cache.
         kept : int, optional
-            How many chunks may stay once they are loaded, beside those that the plan needs at any time; by
-            default as many as before. It is those of the lowest numbers, since every order is as good as
-            any other to choose by, and all processes choose alike.
+            Chunks below this number stay once they are loaded, beside those that the plan needs at any time;
+            by default those that stayed before. Which ones is all the same, but that all processes have to
+            choose alike.
         """
         with self._lock:
             if kept is not None:
-                self._kept = min(kept, self.capacity)
+                self._kept = kept
             self._schedule = Schedule(plan, rows_only=rows_only)
             self._asked = False
 
