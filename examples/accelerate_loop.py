@@ -5,8 +5,8 @@ part once more; mmapload refuses it. The loader is made after the Accelerator, w
 
 Examples
 --------
-accelerate launch --num-processes 2 examples/accelerate_loop.py FOLDER
-torchrun --standalone --nproc-per-node 2 examples/accelerate_loop.py FOLDER
+accelerate launch --num-processes 2 examples/accelerate_loop.py FOLDER    # on GPUs; on CPUs it starts one
+torchrun --standalone --nproc-per-node 2 examples/accelerate_loop.py FOLDER --cpu
 """
 
 from __future__ import annotations
