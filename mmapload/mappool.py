@@ -6,7 +6,9 @@ pages have all been found, and of which none was written to, is as good as a fre
 
 from __future__ import annotations
 
+import fcntl
 import os
+import struct
 import threading
 from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -36,35 +38,59 @@ RETURNED: Final = 16
 _PRESENT: Final = np.uint64(1 << 63)
 _SWAPPED: Final = np.uint64(1 << 62)
 _OF_FILE: Final = np.uint64(1 << 61)
-"""A page that was written to is the process's own, no longer the file's (man 5 proc_pid_pagemap)."""
+"""Bits of an entry of `/proc/PID/pagemap` (man 5 proc_pid_pagemap)."""
+
+_SCAN: Final = 0xC0606610
+"""`PAGEMAP_SCAN`: Linux 6.7, as most architectures number it (include/uapi/linux/fs.h, as what follows)."""
+
+_SCAN_OF_FILE: Final = 1 << 2
+_SCAN_THERE: Final = 1 << 3 | 1 << 4  # present, swapped
 
 
 def is_untouched(memory: Bytes) -> bool:
     """Say whether no page of a private map of a file was written to; no where the system does not tell.
 
+    A page that was written to is the process's own, no longer the file's.
+
     Examples
     --------
-    >>> is_untouched(np.zeros(4096, np.uint8))  # no map of a file
+    >>> is_untouched(np.ones(4096, np.uint8))  # no map of a file
     False
     """
     first = memory.ctypes.data // PAGE
-    count = -(-(memory.ctypes.data + memory.nbytes) // PAGE) - first
+    stop = -(-(memory.ctypes.data + memory.nbytes) // PAGE)
     try:
         fd = os.open("/proc/self/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        pages = np.frombuffer(os.pread(fd, 8 * count, 8 * first), np.uint64)
+        found = _scan(fd, first, stop)
+        return _read_one_by_one(fd, first, stop) if found is None else found
     except OSError:
         return False
     finally:
         os.close(fd)
-    if len(pages) != count:
-        return False
-    if np.bitwise_and.reduce(pages) & _OF_FILE:
-        return True
+
+
+def _scan(fd: int, first: int, stop: int) -> bool | None:
+    """Ask for a page that is there and not the file's; None where the system cannot be asked that."""
+    region = np.zeros(3, np.uint64)
+    asked = struct.pack(
+        "=12Q",
+        *(96, 0, first * PAGE, stop * PAGE, 0),
+        *(region.ctypes.data, 1, 1),  # where to put one region, of one page at most
+        *(_SCAN_OF_FILE, _SCAN_OF_FILE, _SCAN_THERE, _SCAN_OF_FILE),  # inverted, all of, any of, told
+    )
+    try:
+        return bool(fcntl.ioctl(fd, _SCAN, bytearray(asked)) == 0)
+    except OSError:
+        return None
+
+
+def _read_one_by_one(fd: int, first: int, stop: int) -> bool:
+    pages = np.frombuffer(os.pread(fd, 8 * (stop - first), 8 * first), np.uint64)
     there = pages[(pages & (_PRESENT | _SWAPPED)) != 0]
-    return bool((there & _OF_FILE).all())
+    return len(pages) == stop - first and bool((there & _OF_FILE).all())
 
 
 class _Lease:

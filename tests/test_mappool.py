@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mmapload import ChunkDataLoader
+from mmapload import ChunkDataLoader, mappool
 from mmapload.errors import ChunkError
 from mmapload.mappings import PAGE, map_private, populate
 from mmapload.mappool import MapPool, is_untouched
@@ -46,6 +46,12 @@ def fd(path: Path) -> Iterator[int]:
 
 def touch(memory: np.ndarray) -> int:
     return int(memory[::PAGE].sum())
+
+
+@pytest.fixture(params=["whichever call there is", "entry by entry"], autouse=True)
+def _by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "entry by entry":
+        monkeypatch.setattr(mappool, "_SCAN", 0xC0606611)  # no call has this number
 
 
 @pytest.mark.parametrize("look", ["not at all", "at some pages", "at all"])
