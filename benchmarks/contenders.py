@@ -59,10 +59,13 @@ class Room:
         Budget of resident chunks, in bytes.
     window : int or "auto"
         Samples to shuffle within.
+    with_workers : Room, optional
+        What it may take beside more batches, which worker processes have in work; by default the same.
     """
 
     memory: int | str = "auto"
     window: int | str = "auto"
+    with_workers: Room | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +158,7 @@ def checksum_contenders(store: Store, contenders: Sequence[Contender], batch: in
 
 def _plain(path: str, batch: int, kind: type, workers: int, room: Room) -> DataLoader[Any]:
     """Take torch's own loader with a sampler of ours."""
+    room = (workers and room.with_workers) or room
     dataset = mmapload.ChunkDataset(path, memory=room.memory)
     sampler = kind(dataset, batch, window=room.window)
     if kind is mmapload.ChunkSampler:
@@ -168,6 +172,7 @@ def _chunked(
     path: str, batch: int, mode: str, room: Room, *, workers: int = 0, verify: Any = "first"
 ) -> DataLoader[Any]:
     """Take our loader in one of its modes."""
+    room = (workers and room.with_workers) or room
     dataset = mmapload.ChunkDataset(path, memory=room.memory, verify=verify)
     window = room.window if mode == "window" else "auto"
     loader = mmapload.ChunkDataLoader(dataset, batch, mode, num_workers=workers, window=window)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 BATCHES_BESIDE: Final = 5
 """Batches that ChunkDataLoader may have beside chunks: two being put together, two ready, one in use."""
 
+BATCHES_OF_WORKERS: Final = 5
+"""Batches that there may be besides where two worker processes each have two in work."""
+
 PROCESS_BYTES: Final = 32 * 2**20
 """What a forked process takes by writing to Python's own objects, and a little more."""
 
@@ -238,6 +241,7 @@ def limited(case: Case, long_epochs: int) -> Setting | str:
     room = room_within(limit, case)
     if isinstance(room, str):
         return room
+    with_workers = room.with_workers or room
     contenders = all_contenders(case.files, case.store, case.batch)
     reason = next(filter(None, (cannot_drop(each.files) for each in contenders)), None)
     if reason:
@@ -253,7 +257,8 @@ def limited(case: Case, long_epochs: int) -> Setting | str:
         "limited",
         f"memory limit of half the data, {format_size(limit)} (a cgroup without swap; Python, torch and "
         f"the fixed buffer do not count): from the second epoch of a process on; "
-        f"memory={room.memory} ({format_size(int(room.memory))}), window={room.window}",
+        f"memory={room.memory} ({format_size(int(room.memory))}), window={room.window}; with "
+        f"worker processes, whose batches take more, {with_workers.memory} and {with_workers.window}",
         [each for each in contenders if each.name != FULL],
         {FULL: "it is for data that fit in memory"},
         room,
@@ -273,7 +278,10 @@ def room_within(limit: int, case: Case) -> Room | str:
     is as many whole chunks as fit in the budget twice, with one chunk more, since two windows may touch that.
     """
     batch_nbytes = case.batch * case.nbytes // len(case.files)
-    held = (limit - BATCHES_BESIDE * batch_nbytes - PROCESS_BYTES) // case.chunk_nbytes
+    held, held_with_workers = (
+        (limit - batches * batch_nbytes - PROCESS_BYTES) // case.chunk_nbytes
+        for batches in (BATCHES_BESIDE, BATCHES_BESIDE + BATCHES_OF_WORKERS)
+    )
     if held < 3:
         return (
             f"the limit, which is {format_size(limit)}, has to hold 3 chunks of "
@@ -281,7 +289,13 @@ def room_within(limit: int, case: Case) -> Room | str:
             f"{format_size(PROCESS_BYTES)} for a process: take more samples, or a smaller --batch-size or "
             "--chunk-bytes"
         )
-    return Room(held * case.chunk_nbytes, (held - 1) // 2 * case.store.layout.chunk_length)
+    length = case.store.layout.chunk_length
+    of_workers = max(3, held_with_workers)
+    return Room(
+        held * case.chunk_nbytes,
+        (held - 1) // 2 * length,
+        Room(of_workers * case.chunk_nbytes, (of_workers - 1) // 2 * length),
+    )
 
 
 def measure(setting: Setting, case: Case, rounds: int) -> Section:
