@@ -181,7 +181,8 @@ def test_help_has_examples_and_imports_nothing_that_takes_time():
 @pytest.mark.parametrize("with_source", [False, True])
 def test_an_interrupt_ends_it_in_one_line_and_leaves_no_process_behind(store, source, with_source):
     """Ctrl-C goes to every process of the terminal's group, workers too."""
-    command = [*MMAPLOAD, "bench", store, "--rounds", "100000", "--samples", "12"]
+    command = [sys.executable, "-X", "faulthandler", *MMAPLOAD[1:]]
+    command += ["bench", store, "--rounds", "100000", "--samples", "12"]
     command += ["--source", source] * with_source
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -191,7 +192,10 @@ def test_an_interrupt_ends_it_in_one_line_and_leaves_no_process_behind(store, so
             assert "measuring" in process.stderr.readline()
             time.sleep(0.5)
             os.killpg(process.pid, signal.SIGINT)
-            printed, told = process.communicate(timeout=240)  # both ends are closed once no process has them
+            printed, told = process.communicate(timeout=90)  # both ends are closed once no process has them
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGABRT)  # it says where each thread is
+            pytest.fail(process.communicate()[1])
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # it would go on for hours
             raise
