@@ -55,4 +55,4 @@ def test_stream_keys_differ_in_every_argument():
             (0, 1, 2**32, 2**64 - 1), (0, 1, 2**32, 2**64 - 1), Purpose, (0, 1)
         )
     }
-    assert len(keys) == 4 * 4 * 4 * 2
+    assert len(keys) == 4 * 4 * len(Purpose) * 2
