@@ -219,8 +219,8 @@ def test_writing_into_a_mapped_batch_reaches_neither_the_store_nor_a_batch_over_
     assert path.read_bytes() == content
     del earlier, written, array
     expect(reading.batch(np.arange(4)), arrays, np.arange(4))
-    # The chunk itself, for the batch that was too small to map, and what came back untouched: the whole file as
-    # it was checked, and the four rows. The map that was written to is gone.
+    # The chunk itself, for the batch that was too small to map; and what came back untouched: the whole file,
+    # as it was checked, and the four rows. The map that was written to is gone.
     assert maps_of(path) == 3
 
 
