@@ -22,6 +22,8 @@ if TYPE_CHECKING:
         WorkerError,
     )
     from mmapload.loader import ChunkDataLoader
+    from mmapload.mixed import MixedDataset
+    from mmapload.mixing import MixedBatchSampler
     from mmapload.plans import LoaderPlan
     from mmapload.preprocessing import preprocess
     from mmapload.quality import ShuffleQuality, shuffle_quality
@@ -38,6 +40,8 @@ __all__ = [
     "LayoutError",
     "LoaderPlan",
     "LoaderStats",
+    "MixedBatchSampler",
+    "MixedDataset",
     "MmaploadError",
     "ShuffleQuality",
     "SourceError",
@@ -59,6 +63,8 @@ _HOME: Final = {
     "ChunkSampler": "samplers",
     "LoaderPlan": "plans",
     "LoaderStats": "stats",
+    "MixedBatchSampler": "mixing",
+    "MixedDataset": "mixed",
     "ShuffleQuality": "quality",
     "Store": "store",
     "open_store": "store",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mmapload.batchsampler import ChunkBatchSampler
 from mmapload.dataset import ChunkDataset
 from mmapload.devices import checked_device
+from mmapload.mixing import MixedBatchSampler
 from mmapload.pipeline import group_size
 from mmapload.plans import LoaderPlan, plan_of
 from mmapload.samplers import ChunkSampler
@@ -159,7 +160,7 @@ persistent_workers, pin_memory_device, in_order
             super().__init__(
                 dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, **others
             )
-            if isinstance(batch_sampler, ChunkBatchSampler) and batch_sampler.sampler.dataset is dataset:
+            if isinstance(batch_sampler, (ChunkBatchSampler, MixedBatchSampler)):
                 self._follow(batch_sampler)
             return
         if drop_last and remainder not in {None, "drop"}:
@@ -180,7 +181,12 @@ persistent_workers, pin_memory_device, in_order
         # torch leaves these at None and False beside a batch sampler; users read them.
         self.__dict__.update(batch_size=batch_size, drop_last=chunks.drop_last, sampler=chunks.sampler)
 
-    def _follow(self, chunks: ChunkBatchSampler) -> None:
+    def _follow(self, chunks: ChunkBatchSampler | MixedBatchSampler) -> None:
+        if isinstance(chunks, MixedBatchSampler):
+            chunks.lag = self.num_workers * self._prefetch
+            return
+        if chunks.sampler.dataset is not self.dataset:
+            return
         self._chunks = chunks
         ahead = READ_AHEAD if self._reads_for_workers else self.num_workers * self._prefetch
         chunks.sampler.lag = ahead  # not read yet
@@ -250,13 +256,15 @@ persistent_workers, pin_memory_device, in_order
                 self.__dict__["drop_last"] = sampler.drop_last
 
     @property
-    def _ordering(self) -> ChunkSampler | None:
+    def _ordering(self) -> ChunkSampler | MixedBatchSampler | None:
+        if isinstance(self.batch_sampler, MixedBatchSampler) and self.batch_sampler.dataset is self.dataset:
+            return self.batch_sampler
         found = self.sampler if self._chunks is None else self._chunks.sampler
         if not isinstance(found, ChunkSampler) or found.dataset is not self.dataset:
             return None
         return found if self._chunks is not None or self.batch_size == found.batch_size else None
 
-    def _expect_ordering(self) -> ChunkSampler:
+    def _expect_ordering(self) -> ChunkSampler | MixedBatchSampler:
         found = self._ordering
         if found is None:
             raise TypeError(

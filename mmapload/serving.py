@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mmapload.gather import Take
+    from mmapload.mixing import MixedBatchSampler
     from mmapload.passes import EpochPass
     from mmapload.pipeline import Prepared
     from mmapload.samplers import ChunkSampler
@@ -159,7 +160,7 @@ class ServingLoader(DataLoader[Any]):
         return batch
 
     @property
-    def _ordering(self) -> ChunkSampler | None:
+    def _ordering(self) -> ChunkSampler | MixedBatchSampler | None:
         """The sampler whose batches are delivered, if it is mmapload's and a subclass knows of it."""
         return None
 

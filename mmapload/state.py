@@ -5,7 +5,7 @@ A state is small, flat, and made of what JSON has. Whoever reads one trusts noth
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, get_args
 
@@ -15,7 +15,7 @@ from mmapload.order import ORDER_VERSION, Mode, Remainder, epoch_order
 if TYPE_CHECKING:
     from mmapload.order import EpochOrder, Geometry
 
-__all__ = ["STATE_VERSION", "SavedState"]
+__all__ = ["STATE_VERSION", "SavedState", "check_number", "known_entries", "malformed"]
 
 STATE_VERSION: Final = 1
 """Changes whenever a state of before could be misread."""
@@ -90,23 +90,9 @@ class SavedState:
         StateMismatchError
             If it is of another version, or no state.
         """
-        if not isinstance(found, Mapping):
-            raise _malformed(found, "a dict that state_dict() returned")
-        names = [field.name for field in fields(cls)]
-        entries = sorted(map(str, found)), f"entries version, order_version, {', '.join(names)}"
-        for name, what, known in (
-            ("version", "state's version", STATE_VERSION),
-            ("order_version", "order's version", ORDER_VERSION),
-        ):
-            if name not in found:
-                raise _malformed(*entries)
-            if type(found[name]) is not int or found[name] != known:
-                said = f"the {what} is not one that is known here"
-                raise StateMismatchError(said, shown(found[name]), str(known))
-        if set(found) != {"version", "order_version", *names}:
-            raise _malformed(*entries)
-        _check_values(found)
-        return cls(**{name: found[name] for name in names})
+        entries = known_entries(found, [field.name for field in fields(cls)])
+        _check_values(entries)
+        return cls(**entries)
 
     def check_store(self, fingerprint: str, path: str) -> None:
         """Check that the state is of the store at a path, and of the same samples of it.
@@ -230,31 +216,58 @@ class SavedState:
         return self.mode != "batch" or not (global_batch % geometry.unit and geometry.unit % global_batch)
 
 
+def known_entries(found: object, names: Sequence[str]) -> dict[str, Any]:
+    """Return the entries of these names of what was saved, by anyone, once its versions are known ones.
+
+    Raises
+    ------
+    StateMismatchError
+        If it is of another version, or has other entries.
+    """
+    if not isinstance(found, Mapping):
+        raise malformed(found, "a dict that state_dict() returned")
+    entries = sorted(map(str, found)), f"entries version, order_version, {', '.join(names)}"
+    for name, what, known in (
+        ("version", "state's version", STATE_VERSION),
+        ("order_version", "order's version", ORDER_VERSION),
+    ):
+        if name not in found:
+            raise malformed(*entries)
+        if type(found[name]) is not int or found[name] != known:
+            said = f"the {what} is not one that is known here"
+            raise StateMismatchError(said, shown(found[name]), str(known))
+    if set(found) != {"version", "order_version", *names}:
+        raise malformed(*entries)
+    return {name: found[name] for name in names}
+
+
 def _other(what: str, saved: str, now: str) -> StateMismatchError:
     return StateMismatchError(f"the state is of another {what}", saved, now)
 
 
 def _check_values(found: Mapping[str, Any]) -> None:
     for name, least in _NUMBERS.items():
-        _check_number(name, found[name], least)
+        check_number(name, found[name], least)
     for name, known in _WORDS.items():
         if type(found[name]) is not str or found[name] not in known:
-            raise _malformed({name: found[name]}, f"{name} as one of {', '.join(known)}")
+            raise malformed({name: found[name]}, f"{name} as one of {', '.join(known)}")
     if type(found["fingerprint"]) is not str:
-        raise _malformed({"fingerprint": found["fingerprint"]}, "fingerprint as text")
+        raise malformed({"fingerprint": found["fingerprint"]}, "fingerprint as text")
     if found["mode"] == "window":
-        _check_number("window", found["window"], 1)
+        check_number("window", found["window"], 1)
     elif found["window"] is not None or found["lanes"] != 1:
         told = {name: found[name] for name in ("mode", "window", "lanes")}
-        raise _malformed(told, "window None and lanes 1 unless the mode is window")
+        raise malformed(told, "window None and lanes 1 unless the mode is window")
 
 
-def _check_number(name: str, value: object, least: int) -> None:
+def check_number(name: str, value: object, least: int) -> None:
+    """Check that an entry is a whole number from `least` up, below 2**64."""
     if type(value) is not int or not least <= value < 2**64:
-        raise _malformed({name: value}, f"{name} as an integer in [{least}, 2**64)")
+        raise malformed({name: value}, f"{name} as an integer in [{least}, 2**64)")
 
 
-def _malformed(found: object, expected: str) -> StateMismatchError:
+def malformed(found: object, expected: str) -> StateMismatchError:
+    """Return the error for what is no state."""
     return StateMismatchError("this is no state of a sampler or loader", shown(found), f"expected {expected}")
 
 

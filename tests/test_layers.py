@@ -24,7 +24,7 @@ LAYERS = [
     ["layout", "strictjson", "chains"],
     ["metadata", "chunkfile", "order", "sources", "mappings"],
     ["buffers", "mappool", "opening", "passes", "presence", "reserved", "state"],
-    ["checksums"],
+    ["checksums", "mixedstate"],
     ["store"],
     ["measures", "writer", "readers", "schedule", "selection", "streams"],
     ["preprocessing", "residency"],
@@ -33,8 +33,8 @@ LAYERS = [
     ["workers", "quality", "epochs"],
     ["views"],
     ["dataset"],
-    ["resuming"],
-    ["samplers", "devices", "pipeline", "stats"],
+    ["resuming", "mixed"],
+    ["samplers", "mixing", "devices", "pipeline", "stats"],
     ["batchsampler", "finishing", "plans"],
     ["serving"],
     ["loader"],
@@ -47,7 +47,7 @@ LAYERS = [
 OWNERS = {
     "torch": {
         *("batches", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
-        *("batchsampler", "bench", "resuming"),
+        *("batchsampler", "bench", "resuming", "mixed", "mixing"),
     },
     "zarr": {"writer"},
     "numcodecs": {"codecs"},

@@ -122,6 +122,23 @@ class EpochOrder:
         """
         return self._batch(step, 0, 1)
 
+    def at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the samples at positions of an epoch in one lane, whatever batches are made of them.
+
+        Parameters
+        ----------
+        positions : int64 ndarray, shape (n,)
+            Each in [0, samples), best few windows apart.
+
+        Examples
+        --------
+        >>> from mmapload.order import Geometry, epoch_order
+        >>> order = epoch_order(Geometry(10, 4, 2), global_batch=4, window=8, seed=1)
+        >>> order.step_batch(0), order.at(np.arange(4))
+        (array([7, 0, 6, 8]), array([7, 0, 6, 8]))
+        """
+        return self._arrangement.samples(0, positions)
+
     def rank_batch(self, step: int, rank: int, world_size: int) -> NDArray[np.int64]:
         """Return the samples of one rank at one step.
 
