@@ -10,6 +10,7 @@ from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from mmapload.batches import ReadyBatch
+from mmapload.mixed import MixedDataset
 from mmapload.pipeline import Prepared
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Finishing:
 
     Parameters
     ----------
-    dataset : ChunkDataset
+    dataset : ChunkDataset or MixedDataset
         Its transform is for single samples.
     collate_fn, batch_transform : callable
         Called one after the other; the second may be None.
@@ -67,7 +68,7 @@ class Finishing:
 
     def __init__(
         self,
-        dataset: ChunkDataset,
+        dataset: ChunkDataset | MixedDataset,
         collate_fn: Callable[[Any], Any],
         batch_transform: Callable[[Any], Any] | None,
         *,
@@ -107,13 +108,15 @@ class Finishing:
         return found if self._copying is None else self._copying.start(found)
 
 
-def read_group(dataset: ChunkDataset, group: Sequence[npt.NDArray[np.int64]]) -> Iterator[ReadyBatch]:
+def read_group(
+    dataset: ChunkDataset | MixedDataset, group: Sequence[npt.NDArray[np.int64]]
+) -> Iterator[ReadyBatch]:
     """Read batches with one call, and give each tensors of its own over a part of what was read.
 
     If that fails, they are read one by one: those before the one at fault are delivered.
     """
-    if len(group) == 1:
-        yield dataset.read(group[0])
+    if len(group) == 1 or isinstance(dataset, MixedDataset):
+        yield from map(dataset.read, group)
         return
     samples = np.concatenate(group)
     reading = dataset.reading

@@ -183,7 +183,7 @@ persistent_workers, pin_memory_device, in_order
 
     def _follow(self, chunks: ChunkBatchSampler | MixedBatchSampler) -> None:
         if isinstance(chunks, MixedBatchSampler):
-            chunks.lag = self.num_workers * self._prefetch
+            chunks.lag = self._prefetch * max(1, self.num_workers)
             return
         if chunks.sampler.dataset is not self.dataset:
             return
@@ -299,7 +299,9 @@ persistent_workers, pin_memory_device, in_order
         )
 
     def __iter__(self) -> Any:
-        dataset = self.dataset
+        dataset, mixing = self.dataset, self._ordering
+        if isinstance(mixing, MixedBatchSampler) and not self.num_workers and mixing.dataset.is_plain:
+            return self._from_threads(mixing.dataset, mixing)
         if self.num_workers or self._chunks is None or not isinstance(dataset, ChunkDataset):
             return self._from_torch()
         kind = type(dataset)

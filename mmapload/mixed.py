@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mmapload.codecs import Bytes
     from mmapload.gather import Take
+    from mmapload.streams import Stream
 
 __all__ = ["MixedDataset"]
 
@@ -72,6 +73,8 @@ class MixedDataset(Dataset[Any]):
     (20, {'x': tensor([102, 102, 102])})
     """
 
+    transform = None  # of a whole mix: each store has its own
+
     def __init__(self, datasets: Sequence[ChunkDataset]) -> None:
         self.datasets = tuple(datasets)
         if len(self.datasets) < 2:
@@ -111,10 +114,10 @@ class MixedDataset(Dataset[Any]):
 
         Without transforms they come as a `ReadyBatch`, as those of a ChunkDataset do.
         """
+        if self.is_plain:
+            return self.read(indices)
         numbers = sample_numbers(indices, len(self))
         stores = np.searchsorted(self.offsets, numbers, "right") - 1
-        if all(type(each) is ChunkDataset and each.transform is None for each in self.datasets):
-            return self._read(numbers, stores)
         found: list[Any] = []
         # Neighbours of one store and one stream of random numbers are transformed together.
         for (store, stream), run in groupby(
@@ -129,8 +132,25 @@ class MixedDataset(Dataset[Any]):
             found += samples
         return found
 
-    def _read(self, numbers: npt.NDArray[np.int64], stores: npt.NDArray[np.int64]) -> ReadyBatch:
-        """Read samples store by store, each store's into its part of the batch's memory."""
+    @property
+    def is_plain(self) -> bool:
+        """Whether samples are what the stores hold: no dataset has a transform, or a class of its own."""
+        return all(type(each) is ChunkDataset and each.transform is None for each in self.datasets)
+
+    def finish(self, batch: ReadyBatch, stream: Stream | None = None) -> Sequence[Any]:
+        """Return a batch that was read as samples; the stores' own transforms are not for it."""
+        return batch
+
+    def read(self, indices: Sequence[int] | npt.NDArray[np.int64]) -> ReadyBatch:
+        """Read a batch, without transforms, each store's samples into their part of its memory.
+
+        Raises
+        ------
+        IndexError, TypeError, ChunkError
+            As `ChunkDataset.read` does.
+        """
+        numbers = sample_numbers(indices, len(self))
+        stores = np.searchsorted(self.offsets, numbers, "right") - 1
         order = np.argsort(stores, kind="stable")
         sorted_already = bool((np.diff(stores) >= 0).all())
         fields = {field.name: field for field in self.datasets[0].fields}
@@ -141,7 +161,7 @@ class MixedDataset(Dataset[Any]):
             name: torch.from_numpy(np.ndarray((len(numbers), *field.shape), field.dtype, memory[name]))
             for name, field in fields.items()
         }
-        indices = []
+        own_numbers = []
         stop = 0
         for store, count in enumerate(np.bincount(stores, minlength=len(self.datasets)).tolist()):
             start, stop = stop, stop + count
@@ -150,9 +170,10 @@ class MixedDataset(Dataset[Any]):
             dataset = self.datasets[store]
             own = numbers[order[start:stop]] - self.offsets[store]
             read = dataset.read(own, _taken_in_turn(dataset, memory, start, stop)).tensors
-            indices.append(read["index"]) if self.with_index else None
+            if self.with_index:
+                own_numbers.append(read["index"])
         if self.with_index:
-            tensors["index"] = torch.cat(indices) if indices else torch.empty(0, dtype=torch.int64)
+            tensors["index"] = torch.cat(own_numbers) if own_numbers else torch.empty(0, dtype=torch.int64)
             tensors["store"] = torch.from_numpy(stores[order])
         if not sorted_already:
             back = torch.from_numpy(np.argsort(order, kind="stable"))

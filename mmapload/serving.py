@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from mmapload.gather import Take
+    from mmapload.mixed import MixedDataset
     from mmapload.mixing import MixedBatchSampler
     from mmapload.passes import EpochPass
     from mmapload.pipeline import Prepared
@@ -176,7 +177,9 @@ class ServingLoader(DataLoader[Any]):
             sampler.sampler.close()
             self._handover.end(slots)
 
-    def _from_threads(self, dataset: ChunkDataset, sampler: ChunkSampler) -> Iterator[Any]:
+    def _from_threads(
+        self, dataset: ChunkDataset | MixedDataset, sampler: ChunkSampler | MixedBatchSampler
+    ) -> Iterator[Any]:
         """Keep `prefetch` groups of batches in preparation; an error surfaces at its batch."""
         self._begun = begun = sampler.begin()
         finishing = Finishing(
