@@ -2,8 +2,8 @@
 
 All take every chunk once, in random order, from files that are in the page cache. zarr-python reads chunk by
 chunk, as its own pages advise. numcodecs reads each file into a buffer and decodes it into another, both used
-again, in as many threads as a loader of mmapload has to load ahead: once bare, and once with a copy. That copy,
-into a fixed buffer, is made of what zarr-python reads and of each batch of the loaders as well. mmapload's
+again, in as many threads as a loader of mmapload has to load ahead: once bare, and once with a copy. That
+copy, into a fixed buffer, is made of what zarr-python reads and of the loaders' batches as well. mmapload's
 reader decodes with what it checks, and delivers nothing. Contenders take turns; medians of all rounds but a
 first one are reported.
 
