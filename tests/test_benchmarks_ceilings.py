@@ -82,9 +82,11 @@ def test_compressed_stores_are_held_against_bare_decoding(tmp_path: Path) -> Non
         assert [*rows][1:] == [
             "zarr-python, chunk by chunk",
             "numcodecs, 4 threads",
+            "numcodecs, 4 threads, each chunk copied",
             "mmapload's reader, 4 threads",
             "ChunkDataLoader, batch",
             "ChunkDataLoader, window=96",
         ]
         assert rows["zarr-python, chunk by chunk"][1] == "1.0"
         assert rows["numcodecs, 4 threads"][2] == "1.00"
+        assert rows["numcodecs, 4 threads, each chunk copied"][3] == "1.00"
