@@ -17,6 +17,7 @@ from mmapload.order.mixture import MixedOrder, MixedPart
 from mmapload.order.turns import Turns, whole_shares
 from mmapload.passes import EpochPass
 from mmapload.ranks import find_ranks
+from mmapload.resuming import position_of
 from mmapload.selection import checked_integer, mode_of
 from mmapload.streams import DrawnNumber, Stream
 from mmapload.windows import fit_window, look_ahead, warn_of_room
@@ -250,14 +251,7 @@ class MixedBatchSampler(Sampler[list[int]]):
 
     def state_dict(self, received: int | None = None) -> dict[str, Any]:
         """Return where the order is, the same on every rank; as for `ChunkSampler`."""
-        begun = self.begun
-        epoch, step = (self.epoch, self._start) if begun is None else begun.of_sampler
-        if received is not None:
-            handed_out = 0 if begun is None else begun.handed_out
-            if checked_integer("received", received, 0) > handed_out:
-                raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
-            epoch, step = (epoch, step) if begun is None else (begun.epoch, begun.start + int(received))
-        return self.state_at(epoch, step)
+        return self.state_at(*position_of(self.begun, (self.epoch, self._start), received))
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
         """Return the state at a step of an epoch."""

@@ -18,7 +18,41 @@ if TYPE_CHECKING:
     from mmapload.order import EpochOrder, Mode, Remainder
     from mmapload.passes import EpochPass
 
-__all__ = ["ResumableSampler"]
+__all__ = ["ResumableSampler", "position_of"]
+
+
+def position_of(
+    begun: EpochPass | None, waiting: tuple[int, int], received: int | None = None
+) -> tuple[int, int]:
+    """Return epoch and step of the batch that comes after those received.
+
+    Parameters
+    ----------
+    begun : EpochPass or None
+        The iteration begun last.
+    waiting : (int, int)
+        Where the next one begins, if none has begun.
+    received : int, optional
+        Batches of that iteration; by default all that were handed out.
+
+    Raises
+    ------
+    ValueError
+        If not so many were handed out.
+
+    Examples
+    --------
+    >>> from mmapload.passes import EpochPass
+    >>> position_of(EpochPass(epoch=3, start=5, handed_out=4), (3, 5), received=1), position_of(None, (3, 5))
+    ((3, 6), (3, 5))
+    """
+    if received is not None:
+        handed_out = 0 if begun is None else begun.handed_out
+        if checked_integer("received", received, 0) > handed_out:
+            raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
+    if begun is None:
+        return waiting
+    return begun.of_sampler if received is None else (begun.epoch, begun.start + int(received))
 
 
 class ResumableSampler(DistributedSampler[int]):
@@ -71,14 +105,7 @@ class ResumableSampler(DistributedSampler[int]):
         ValueError
             If the sampler has not handed out so many.
         """
-        begun = self.begun
-        epoch, step = (self.epoch, self._start) if begun is None else begun.of_sampler
-        if received is not None:
-            handed_out = 0 if begun is None else begun.handed_out
-            if checked_integer("received", received, 0) > handed_out:
-                raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
-            epoch, step = (epoch, step) if begun is None else (begun.epoch, begun.start + int(received))
-        return self.state_at(epoch, step)
+        return self.state_at(*position_of(self.begun, (self.epoch, self._start), received))
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
         """Return the state at a step of an epoch."""
