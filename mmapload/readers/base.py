@@ -85,10 +85,13 @@ class ChunkReader(Protocol):
 class Reader:
     """What readers have in common: the files of the chosen fields, counts, and what errors say."""
 
-    def __init__(self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks) -> None:
+    def __init__(
+        self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+    ) -> None:
         self.store = store
         self.fields = fields
         self.checks = checks
+        self.drop_behind = drop_behind
         self.chunks_loaded = 0
         self.bytes_loaded = 0
         self.row_bytes_loaded = 0

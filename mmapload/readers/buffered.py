@@ -34,8 +34,7 @@ class BufferedReader(Reader):
     def __init__(
         self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
     ) -> None:
-        super().__init__(store, fields, checks)
-        self.drop_behind = drop_behind
+        super().__init__(store, fields, checks, drop_behind=drop_behind)
         self._pools = [BufferPool(idle=4) for _ in fields]
 
     def load(

@@ -47,8 +47,7 @@ class MappedReader(Reader):
     def __init__(
         self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
     ) -> None:
-        super().__init__(store, fields, checks)
-        self.drop_behind = drop_behind
+        super().__init__(store, fields, checks, drop_behind=drop_behind)
         self._pool = MapPool()
 
     def load(
