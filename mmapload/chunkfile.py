@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from mmapload.codecs import CHECKSUM_BYTES, Bytes, checksum
+from mmapload.codecs import CHECKSUM_BYTES, Bytes
 from mmapload.errors import ChunkError
 from mmapload.frames import EXPANSION
+from mmapload.padding import padded_checksum
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,9 +206,17 @@ def _kind(mode: int) -> str:
     return _KINDS.get(stat.S_IFMT(mode), "something that is no file")
 
 
-def expect_checksum(layout: FieldLayout, chunk: int, path: str, encoded: Bytes, trailer: bytes) -> None:
-    """Raise ChunkError if `trailer`, the last bytes of the file, is not the checksum of those before."""
-    found = checksum(encoded)
+def expect_checksum(
+    layout: FieldLayout, chunk: int, path: str, encoded: Bytes, trailer: bytes, zeros: int = 0
+) -> None:
+    """Raise ChunkError if `trailer`, the last bytes of the file, is not the checksum of those before.
+
+    Parameters
+    ----------
+    zeros : int
+        Zero bytes between `encoded` and `trailer`, which were not read.
+    """
+    found = padded_checksum(encoded, zeros)
     if found != trailer:
         raise ChunkError(
             layout.name,

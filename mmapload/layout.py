@@ -66,6 +66,9 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069
 class FieldLayout:
     """One field: an array of shape (samples, *shape) in chunks of `chunk_length` samples.
 
+    A ragged field's samples differ in shape. Its array has a row for each chunk, with the values of the
+    chunk's samples one after the other, in pieces of `piece_length`; a second array says where each ends.
+
     Attributes
     ----------
     name : str
@@ -73,11 +76,13 @@ class FieldLayout:
     dtype : numpy.dtype
         Little-endian.
     shape : tuple of int
-        Of one sample; `()` for a scalar.
+        Of one sample; `()` for a scalar. Of a ragged field -1 for each axis.
     chunk_length : int
         Samples in a chunk; the same for all fields.
     codec : Codec
         What a chunk file holds before its checksum.
+    piece_length : int
+        Values in each file of a ragged field; 0 of any other.
     """
 
     name: str
@@ -85,11 +90,17 @@ class FieldLayout:
     shape: tuple[int, ...]
     chunk_length: int
     codec: Codec
+    piece_length: int = 0
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether samples differ in shape."""
+        return self.piece_length > 0
 
     @property
     def sample_nbytes(self) -> int:
-        """Bytes of one sample, decoded."""
-        return self.dtype.itemsize * math.prod(self.shape)
+        """Bytes that every sample has, decoded: 0 of a ragged field."""
+        return 0 if self.is_ragged else self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def chunk_nbytes(self) -> int:
@@ -158,8 +169,13 @@ class StoreLayout:
         return min(self.chunk_length, self.samples - chunk * self.chunk_length)
 
     @property
+    def ragged(self) -> tuple[FieldLayout, ...]:
+        """The fields whose samples differ in shape."""
+        return tuple(each for each in self.fields if each.is_ragged)
+
+    @property
     def sample_nbytes(self) -> int:
-        """Bytes of one sample over all fields, decoded."""
+        """Bytes that every sample has over all fields, decoded; those of ragged fields are not among them."""
         return sum(each.sample_nbytes for each in self.fields)
 
     @property
@@ -174,7 +190,9 @@ class StoreLayout:
                 "format_version": FORMAT_VERSION,
                 "samples": self.samples,
                 "batch_size": self.batch_size,
-                "fields": {each.name: {} for each in self.fields},
+                "fields": {
+                    each.name: {"ragged": len(each.shape)} if each.is_ragged else {} for each in self.fields
+                },
                 "names": self.has_names,
                 **({"checksums": True} if self.has_checksums else {}),
                 "source": dict(self.source),

@@ -73,7 +73,7 @@ def test_the_chunk_file_of_the_example_is_one_of_the_golden_store(page):
 
 
 def test_the_reader_of_the_page_reads_every_field_of_a_golden_store(page, tmp_path):
-    (code,) = blocks(page, "python")
+    *_, code = blocks(page, "python")
     reader: dict[str, Any] = {}
     exec(compile(code, str(PAGE), "exec"), reader)
     assert reader["crc32c"](b"123456789") == 0xE3069283

@@ -21,8 +21,10 @@ ROOT = Path(mmapload.__file__).parent
 LAYERS = [
     ["errors", "sizes", "frames", "checks"],
     ["codecs", "budget", "progress"],
-    ["layout", "strictjson", "chains"],
+    ["layout", "strictjson", "chains", "padding"],
+    ["extents"],
     ["metadata", "chunkfile", "order", "sources", "mappings"],
+    ["ragged"],
     ["buffers", "mappool", "opening", "passes", "presence", "reserved", "state"],
     ["checksums", "mixedstate"],
     ["store"],
