@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mmapload.errors import SourceError
-from mmapload.sources import ArraySpec, npz
+from mmapload.sources import ArraySpec, archives
 from mmapload.sources.listing import Listing, list_files
 from mmapload.sources.npz import NpzSource
 from tests.npz_files import (
@@ -352,8 +352,8 @@ def test_a_file_that_changes_while_it_is_read_is_refused(folder, monkeypatch):
             file.write(b"more")
         return real(*args)
 
-    real = npz.read_member
-    monkeypatch.setattr(npz, "read_member", meanwhile)
+    real = archives.read_member
+    monkeypatch.setattr(archives, "read_member", meanwhile)
     with pytest.raises(
         SourceError, match=f"changed while it was read .{len(data)} bytes before, {len(data) + 4}"
     ):

@@ -6,50 +6,28 @@ the key `a.npy` is the member `a.npy.npy`.
 
 from __future__ import annotations
 
-import errno
 import hashlib
-import os
-import stat
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from mmapload.errors import SourceError, shown
-from mmapload.sources import ArraySpec
-from mmapload.sources.absent import absent_fields, fill_advice, selection_advice
-from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
-from mmapload.sources.signatures import archive_kind
-from mmapload.sources.zipdir import read_directory
-from mmapload.sources.zipmember import read_first, read_member
+from mmapload.errors import SourceError
+from mmapload.sources.absent import absent_fields, fill_advice
+from mmapload.sources.archives import header_of, listed, members_by_key, opened, read_array, selected
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     import numpy.typing as npt
 
+    from mmapload.sources import ArraySpec
+    from mmapload.sources.archives import Npz
     from mmapload.sources.listing import Listing
     from mmapload.sources.zipdir import Member
 
 __all__ = ["NpzSource"]
 
-_FIRST = 512  # holds the header of nearly every array
-_MOST_LISTED = 12
-# What this process or the machine lacks for the moment; it says nothing against the file.
-_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _Found: TypeAlias = "npt.NDArray[Any] | SourceError | None"
-
-
-@dataclass(frozen=True, slots=True)
-class _Npz:
-    """An open file and its directory."""
-
-    fd: int
-    path: str
-    size: int
-    members: tuple[Member, ...]
 
 
 class NpzSource:
@@ -134,8 +112,8 @@ class NpzSource:
             If the file cannot be read, lacks a selected key that is not optional, or holds what a store
             cannot.
         """
-        with _opened(self._files.path(index)) as npz:
-            return {field: _header(npz, member).spec for field, member in self._select(npz).items()}
+        with opened(self._files.path(index)) as npz:
+            return {field: header_of(npz, member).spec for field, member in self._select(npz).items()}
 
     def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> tuple[str, ...]:
         """Read file `index` into the arrays given.
@@ -158,13 +136,13 @@ class NpzSource:
             If the file cannot be read or changes meanwhile, or its fields, dtypes or shapes are not those of
             `into`. What `into` then holds is undefined.
         """
-        with _opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index)) as npz:
             members = self._select(npz)
             absent = absent_fields(members, into, self._optional)
             if absent is None:
                 raise _fields_differ(npz.path, members, into, self._optional)
             for field, member in members.items():
-                _read_array(npz, field, member, into[field])
+                read_array(npz, field, member, into[field])
         return absent
 
     def arrays_like(self, index: int, specs: Collection[ArraySpec]) -> Iterator[tuple[str, _Found]]:
@@ -172,13 +150,13 @@ class NpzSource:
 
         Of others only the header is read; None comes, or what is wrong with them. Raises as `schema` does.
         """
-        with _opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index)) as npz:
             for field, member in self._select(npz).items():
                 try:
-                    spec = _header(npz, member).spec
+                    spec = header_of(npz, member).spec
                     found = np.empty(spec.shape, spec.dtype) if spec in specs else None
                     if found is not None:
-                        _read_array(npz, field, member, found)
+                        read_array(npz, field, member, found)
                     yield field, found
                 except SourceError as error:
                     yield field, error
@@ -198,106 +176,14 @@ class NpzSource:
         SourceError
             If the file cannot be opened or is no zip file.
         """
-        with _opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index)) as npz:
             facts = [self.name(index), npz.size]
             facts += [(m.raw_name, m.method, m.crc, m.compressed, m.size) for m in npz.members]
         return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
-    def _select(self, npz: _Npz) -> dict[str, Member]:
+    def _select(self, npz: Npz) -> dict[str, Member]:
         """Fields to read, and the member that holds each."""
-        keys: dict[str, Member] = {}
-        for member in npz.members:
-            if member.name.endswith("/"):
-                continue
-            key = member.name.removesuffix(".npy")
-            if key in keys:
-                raise SourceError(npz.path, member.name, f"two members have the key {key!r}: rename one")
-            keys[key] = member
-        if not keys:
-            raise SourceError(npz.path, None, "an .npz file without arrays")
-        if self._fields is None:
-            return keys
-        absent = {
-            key: field
-            for key, field in self._fields.items()
-            if key not in keys and field not in self._optional
-        }
-        if absent:
-            raise SourceError(
-                npz.path,
-                None,
-                f"has no array {_listed(absent)}; it has {_listed(keys)}; {selection_advice(absent, keys)}",
-            )
-        return {field: keys[key] for key, field in self._fields.items() if key in keys}
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[_Npz]:
-    """Open a file and read its directory; at the end check that it is as it was."""
-    try:
-        # Without O_NONBLOCK opening a pipe would wait for a writer; on a file it has no effect.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) in _SCARCE:
-            raise
-        raise SourceError(path, None, f"cannot be opened: {getattr(error, 'strerror', error)}") from None
-    try:
-        before = os.fstat(fd)
-        if not stat.S_ISREG(before.st_mode):
-            raise SourceError(path, None, "not a file")
-        members = read_directory(fd, before.st_size, path)
-        if kind := archive_kind([member.name for member in members]):
-            raise SourceError(path, None, f"not an .npz file but {kind}")
-        yield _Npz(fd, path, before.st_size, members)
-        after = os.fstat(fd)
-        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise SourceError(
-                path,
-                None,
-                f"changed while it was read ({before.st_size} bytes before, {after.st_size} after): "
-                "wait until nothing writes to it",
-            )
-    except OSError as error:
-        raise SourceError(path, None, f"cannot be read: {error.strerror}") from None
-    finally:
-        os.close(fd)
-
-
-def _header(npz: _Npz, member: Member) -> Header:
-    """Read a member's header, and check that its payload has the size that it says."""
-    first = read_first(npz.fd, npz.path, member, _FIRST)
-    length = header_length(first, npz.path, member.name)
-    if length > len(first):
-        first = read_first(npz.fd, npz.path, member, length)
-    header = parse_header(first[:length], npz.path, member.name)
-    if length + header.spec.nbytes != member.size:
-        raise SourceError(
-            npz.path,
-            member.name,
-            f"{header.spec} takes {header.spec.nbytes} bytes, and {member.size - length} are there: "
-            "write the file again",
-        )
-    return header
-
-
-def _read_array(npz: _Npz, field: str, member: Member, into: npt.NDArray[Any]) -> None:
-    """Read one array in place; one system call where it is stored and fits."""
-    expected = ArraySpec(into.dtype, into.shape)
-    before = member.size - into.nbytes
-    header = None
-    if 0 < before <= MAX_HEADER + 12:
-        payload = np.frombuffer(into, np.uint8) if into.nbytes else np.empty(0, np.uint8)
-        first = read_member(npz.fd, npz.path, member, payload)
-        if header_length(first, npz.path, member.name) == before:
-            header = parse_header(first, npz.path, member.name)
-    if header is None or header.spec != expected:
-        found = _header(npz, member).spec
-        raise SourceError(npz.path, member.name, f"field {field!r} is {found}, expected {expected}")
-    if header.fortran:
-        transposed = into.reshape(into.shape[::-1]).T
-        np.copyto(into, transposed.copy())
-    if header.swapped:
-        into.byteswap(inplace=True)
+        return selected(npz.path, members_by_key(npz), self._fields, self._optional)
 
 
 def _fields_differ(
@@ -305,15 +191,10 @@ def _fields_differ(
 ) -> SourceError:
     missing = [field for field in into if field not in members and field not in optional]
     extra = [field for field in members if field not in into]
-    differences = [f"lacks {_listed(missing)}"] * bool(missing) + [f"also has {_listed(extra)}"] * bool(extra)
+    differences = [f"lacks {listed(missing)}"] * bool(missing) + [f"also has {listed(extra)}"] * bool(extra)
     return SourceError(
         path,
         None,
-        f"{' and '.join(differences)}: its fields are {_listed(members)}, expected {_listed(into)}; "
+        f"{' and '.join(differences)}: its fields are {listed(members)}, expected {listed(into)}; "
         f"select the fields that all samples have; {fill_advice([*missing, *extra])}",
     )
-
-
-def _listed(names: Mapping[str, Any] | list[str]) -> str:
-    most = [shown(name) for name in islice(names, _MOST_LISTED)]
-    return ", ".join(most) + (f", ... ({len(names)} in all)" if len(names) > len(most) else "")

@@ -1,0 +1,210 @@
+"""Open `.npz` files: their directories, their arrays' headers, and the arrays themselves, read in place."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from mmapload.errors import SourceError, shown
+from mmapload.sources import ArraySpec
+from mmapload.sources.absent import selection_advice
+from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
+from mmapload.sources.signatures import archive_kind
+from mmapload.sources.zipdir import read_directory
+from mmapload.sources.zipmember import read_first, read_member
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from mmapload.sources.zipdir import Member
+
+__all__ = [
+    "Npz",
+    "header_of",
+    "listed",
+    "members_by_key",
+    "opened",
+    "opened_file",
+    "read_array",
+    "selected",
+]
+
+Array = TypeVar("Array")
+
+_FIRST = 512  # holds the header of nearly every array
+_MOST_LISTED = 12
+# What this process or the machine lacks for the moment; it says nothing against the file.
+_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+
+
+@dataclass(frozen=True, slots=True)
+class Npz:
+    """An open file and its directory.
+
+    Attributes
+    ----------
+    fd : int
+        Descriptor of the file.
+    path : str
+        For messages.
+    size : int
+        Bytes in the file.
+    members : tuple of Member
+        In the directory's order.
+    """
+
+    fd: int
+    path: str
+    size: int
+    members: tuple[Member, ...]
+
+
+@contextmanager
+def opened_file(path: str) -> Iterator[tuple[int, os.stat_result]]:
+    """Open a file, and give descriptor and status; at the end check that it is as it was.
+
+    Raises
+    ------
+    SourceError
+        If it cannot be opened or read, is no regular file, or changes meanwhile.
+    """
+    try:
+        # Without O_NONBLOCK opening a pipe would wait for a writer; on a file it has no effect.
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) in _SCARCE:
+            raise
+        raise SourceError(path, None, f"cannot be opened: {getattr(error, 'strerror', error)}") from None
+    try:
+        before = os.fstat(fd)
+        if not stat.S_ISREG(before.st_mode):
+            raise SourceError(path, None, "not a file")
+        yield fd, before
+        after = os.fstat(fd)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise SourceError(
+                path,
+                None,
+                f"changed while it was read ({before.st_size} bytes before, {after.st_size} after): "
+                "wait until nothing writes to it",
+            )
+    except OSError as error:
+        raise SourceError(path, None, f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def opened(path: str) -> Iterator[Npz]:
+    """Open an `.npz` file and read its directory; as `opened_file`."""
+    with opened_file(path) as (fd, status):
+        members = read_directory(fd, status.st_size, path)
+        if kind := archive_kind([member.name for member in members]):
+            raise SourceError(path, None, f"not an .npz file but {kind}")
+        yield Npz(fd, path, status.st_size, members)
+
+
+def members_by_key(npz: Npz) -> dict[str, Member]:
+    """Return a file's arrays by their keys, in the order of its directory.
+
+    Raises
+    ------
+    SourceError
+        If two members have one key, or there is none.
+    """
+    keys: dict[str, Member] = {}
+    for member in npz.members:
+        if member.name.endswith("/"):
+            continue
+        key = member.name.removesuffix(".npy")
+        if key in keys:
+            raise SourceError(npz.path, member.name, f"two members have the key {key!r}: rename one")
+        keys[key] = member
+    if not keys:
+        raise SourceError(npz.path, None, "an .npz file without arrays")
+    return keys
+
+
+def selected(
+    path: str, keys: Mapping[str, Array], fields: Mapping[str, str] | None, optional: Collection[str]
+) -> dict[str, Array]:
+    """Return what is under the keys that are selected, by the names of their fields.
+
+    Parameters
+    ----------
+    path : str
+        For messages.
+    keys : mapping of str
+        What the file has.
+    fields : mapping of str to str, or None
+        Which keys to take, and the field that each becomes; None takes all.
+    optional : collection of str
+        Fields that the file may lack.
+
+    Raises
+    ------
+    SourceError
+        If a key that is not optional is not there.
+    """
+    if fields is None:
+        return dict(keys)
+    absent = {key: field for key, field in fields.items() if key not in keys and field not in optional}
+    if absent:
+        raise SourceError(
+            path,
+            None,
+            f"has no array {listed(absent)}; it has {listed(keys)}; {selection_advice(absent, keys)}",
+        )
+    return {field: keys[key] for key, field in fields.items() if key in keys}
+
+
+def listed(names: Collection[str]) -> str:
+    """Write the first of some names, and how many there are if not all are written."""
+    most = [shown(name) for name in islice(names, _MOST_LISTED)]
+    return ", ".join(most) + (f", ... ({len(names)} in all)" if len(names) > len(most) else "")
+
+
+def header_of(npz: Npz, member: Member) -> Header:
+    """Read a member's header, and check that its payload has the size that it says."""
+    first = read_first(npz.fd, npz.path, member, _FIRST)
+    length = header_length(first, npz.path, member.name)
+    if length > len(first):
+        first = read_first(npz.fd, npz.path, member, length)
+    header = parse_header(first[:length], npz.path, member.name)
+    if length + header.spec.nbytes != member.size:
+        raise SourceError(
+            npz.path,
+            member.name,
+            f"{header.spec} takes {header.spec.nbytes} bytes, and {member.size - length} are there: "
+            "write the file again",
+        )
+    return header
+
+
+def read_array(npz: Npz, field: str, member: Member, into: npt.NDArray[Any]) -> None:
+    """Read one array in place; one system call where it is stored and fits."""
+    expected = ArraySpec(into.dtype, into.shape)
+    before = member.size - into.nbytes
+    header = None
+    if 0 < before <= MAX_HEADER + 12:
+        payload = np.frombuffer(into, np.uint8) if into.nbytes else np.empty(0, np.uint8)
+        first = read_member(npz.fd, npz.path, member, payload)
+        if header_length(first, npz.path, member.name) == before:
+            header = parse_header(first, npz.path, member.name)
+    if header is None or header.spec != expected:
+        found = header_of(npz, member).spec
+        raise SourceError(npz.path, member.name, f"field {field!r} is {found}, expected {expected}")
+    if header.fortran:
+        transposed = into.reshape(into.shape[::-1]).T
+        np.copyto(into, transposed.copy())
+    if header.swapped:
+        into.byteswap(inplace=True)
