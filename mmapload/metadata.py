@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
-__all__ = ["parse_field", "parse_group", "parse_root"]
+    from mmapload.codecs import Codec
+
+__all__ = ["parse_field", "parse_group", "parse_ragged", "parse_root", "ragged_axes"]
 
 MAX_LENGTH: Final = 2**53
 """Largest number of samples or of elements along an axis: what JSON readers keep exact."""
@@ -118,16 +120,75 @@ def _parse_fields(fields: object) -> tuple[list[str], list[str]]:
     problems += [
         f"the note {shown(note)} of field {shown(name)} is of a later version; install a newer mmapload"
         for name, note in fields.items()
-        if note != {}
+        if note != {} and not ragged_axes(note)
     ]
     faulty = {name for name, _, _ in faults}
     return [name for name in fields if name not in faulty], problems
+
+
+def ragged_axes(note: object) -> int:
+    """Return how many axes the samples of a field have that differ in shape by its note; 0 if it says no such.
+
+    Examples
+    --------
+    >>> ragged_axes({"ragged": 2}), ragged_axes({}), ragged_axes({"ragged": 99})
+    (2, 0, 0)
+    """
+    axes = note.get("ragged") if isinstance(note, dict) and len(note) == 1 else None
+    return axes if _is_length(axes, 1) and axes < MAX_AXES else 0
 
 
 def parse_field(
     name: str, document: Mapping[str, Any], samples: int, batch_size: int, where: str
 ) -> tuple[FieldLayout | None, list[str]]:
     """Read an array's `zarr.json`; None where the list of problems is not empty."""
+    dtype, codec, problems = _parse_kind(document, where)
+    shape, chunk_shape, found = _parse_shapes(document, samples, batch_size)
+    problems += [f"{where}: {problem}" for problem in found]
+    problems += _too_large(codec, dtype, chunk_shape, where)
+    if problems or codec is None:
+        return None, problems
+    return FieldLayout(name, dtype, shape[1:], chunk_shape[0], codec), []
+
+
+def parse_ragged(
+    name: str, axes: int, document: Mapping[str, Any], chunks: int, chunk_length: int, where: str
+) -> tuple[FieldLayout | None, list[str]]:
+    """Read the `zarr.json` of a field whose samples differ in shape; None where there are problems.
+
+    Parameters
+    ----------
+    axes : int
+        Of a sample.
+    chunks, chunk_length : int
+        How many chunks there are, and of how many samples, as the array of extents says.
+    """
+    dtype, codec, problems = _parse_kind(document, where)
+    shape, grid = _lengths(document.get("shape")), _regular_grid(document.get("chunk_grid"))
+    if len(shape) != 2 or shape[0] < chunks:
+        found = shown(document.get("shape"))
+        problems.append(f"{where}: shape: expected at least {chunks} chunks, and their values, found {found}")
+    if len(grid) != 2 or grid[0] != 1 or grid[1] < 1:
+        found = shown(document.get("chunk_grid"))
+        problems.append(f"{where}: chunk_grid: expected a regular grid of 1 x some values, found {found}")
+    problems += _too_large(codec, dtype, grid, where)
+    if problems or codec is None:
+        return None, problems
+    return FieldLayout(name, dtype, (-1,) * axes, chunk_length, codec, grid[1]), []
+
+
+def _too_large(
+    codec: Codec | None, dtype: np.dtype[Any], chunk_shape: tuple[int, ...], where: str
+) -> list[str]:
+    most = BLOSC_MAX_BYTES if isinstance(codec, BloscCodec) else MAX_LENGTH
+    nbytes = dtype.itemsize * math.prod(chunk_shape)
+    if codec is None or nbytes <= most:
+        return []
+    return [f"{where}: chunk_shape: a chunk of {nbytes} bytes, more than the {most} possible"]
+
+
+def _parse_kind(document: Mapping[str, Any], where: str) -> tuple[np.dtype[Any], Codec | None, list[str]]:
+    """Return data type and codec of an array, some type and no codec if they are none, and what is wrong."""
     encoding = {"name": "default", "configuration": {"separator": "."}}
     wanted = {"zarr_format": 3, "node_type": "array", "chunk_key_encoding": encoding}
     problems = _expect(document, wanted, where) + _foreign_keys(document, _ARRAY_KEYS, where)
@@ -140,20 +201,12 @@ def parse_field(
     if dtype is None:
         problems.append(f"{where}: data_type: expected a core Zarr type, found {shown(data_type)}")
         dtype = np.dtype("u1")
-    shape, chunk_shape, found = _parse_shapes(document, samples, batch_size)
-    problems += [f"{where}: {problem}" for problem in found]
+    codec = None
     try:
         codec = parse_chain(document.get("codecs"), dtype.itemsize)
     except ValueError as error:
         problems.append(f"{where}: {error}")
-    else:
-        most = BLOSC_MAX_BYTES if isinstance(codec, BloscCodec) else MAX_LENGTH
-        nbytes = dtype.itemsize * math.prod(chunk_shape)
-        if nbytes > most:
-            problems.append(f"{where}: chunk_shape: a chunk of {nbytes} bytes, more than the {most} possible")
-    if problems:
-        return None, problems
-    return FieldLayout(name, dtype.newbyteorder("<"), shape[1:], chunk_shape[0], codec), []
+    return dtype.newbyteorder("<"), codec, problems
 
 
 def _parse_shapes(

@@ -6,14 +6,15 @@ import copy
 import json
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mmapload.chains import codec_chain
 from mmapload.codecs import RawCodec, ZstdCodec, codec_named
-from mmapload.layout import CORE_DTYPES
-from mmapload.metadata import parse_field, parse_root
+from mmapload.layout import CORE_DTYPES, FieldLayout
+from mmapload.metadata import parse_field, parse_ragged, parse_root, ragged_axes
 from mmapload.strictjson import parse_document
 
 if TYPE_CHECKING:
@@ -342,3 +343,51 @@ def test_any_value_in_any_place_of_a_root_is_read_or_refused(place, value):
     document, problems = parse_document(json.dumps(changed(ROOT, place, value)).encode(), "")
     if not problems:
         root_problems(document)
+
+
+def ragged_document(**changes):
+    document = {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": [3, 50],
+        "data_type": "float32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 20]}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "."}},
+        "fill_value": 0.0,
+        "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "crc32c"}],
+        "attributes": {},
+    }
+    return document | changes
+
+
+def test_the_array_of_a_ragged_field_says_how_long_its_pieces_are():
+    field, problems = parse_ragged("x", 2, ragged_document(), chunks=3, chunk_length=8, where="x/zarr.json")
+    assert problems == []
+    assert field == FieldLayout("x", np.dtype("<f4"), (-1, -1), 8, RawCodec(), 20)
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"shape": [2, 50]}, "shape: expected at least 3 chunks, and their values"),
+        ({"shape": [3]}, "shape: expected at least 3 chunks, and their values"),
+        ({"shape": [3, 50, 1]}, "shape: expected at least 3 chunks, and their values"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2, 20]}}}, "chunk_grid"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 0]}}}, "chunk_grid"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1]}}}, "chunk_grid"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2**53]}}}, "bytes, more"),
+        ({"data_type": "string"}, "data_type: expected a core Zarr type"),
+        ({"codecs": [{"name": "bytes"}, {"name": "gzip"}, {"name": "crc32c"}]}, "little-endian"),
+    ],
+)
+def test_a_ragged_array_of_another_form_is_refused_by_name(changes, problem):
+    field, problems = parse_ragged("x", 1, ragged_document(**changes), 3, 8, "x/zarr.json")
+    assert field is None
+    assert [each for each in problems if problem in each and each.startswith("x/zarr.json")]
+
+
+@pytest.mark.parametrize(
+    "note", [{"ragged": 0}, {"ragged": 32}, {"ragged": True}, {"ragged": 1, "unit": "m"}, 1]
+)
+def test_a_note_that_this_version_does_not_know_is_refused(note):
+    assert ragged_axes(note) == 0
