@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import os
-from dataclasses import replace
+from contextlib import closing
 from math import ceil, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import Sampler
 
+from mmapload.following import Followed, followed
 from mmapload.mixed import MixedDataset
 from mmapload.mixedstate import MixedState
 from mmapload.order.mixture import MixedOrder, MixedPart
 from mmapload.order.turns import Turns, whole_shares
-from mmapload.passes import EpochPass
 from mmapload.ranks import find_ranks
-from mmapload.resuming import position_of
+from mmapload.resuming import Resumable
 from mmapload.selection import checked_integer, mode_of
 from mmapload.streams import DrawnNumber, Stream
 from mmapload.windows import fit_window, look_ahead, warn_of_room
@@ -27,12 +26,13 @@ if TYPE_CHECKING:
 
     from mmapload.dataset import ChunkDataset
     from mmapload.order.mixture import Mixture
+    from mmapload.passes import EpochPass
     from mmapload.windows import Lookahead
 
 __all__ = ["MixedBatchSampler"]
 
 
-class MixedBatchSampler(Sampler[list[int]]):
+class MixedBatchSampler(Resumable, Sampler[list[int]]):
     """Order the samples of a `MixedDataset` such that each store has its proportion, in every batch.
 
     For `DataLoader(batch_sampler=...)`, torch's or mmapload's. Of all samples up to any one, each store has
@@ -133,10 +133,6 @@ class MixedBatchSampler(Sampler[list[int]]):
             [self._fit(each, window) for each in dataset.datasets] if self.mode == "window" else None
         )
         self._last_epoch = 2**62 // (self.steps * self._global_batch) - 1
-        self.epoch = 0
-        self.lag: int | None = None
-        self.begun: EpochPass | None = None  # None: the next iteration is that of `epoch`, from `_start`
-        self._start = 0
         for each in dataset.datasets:
             each.follows_chunks = True
 
@@ -167,50 +163,21 @@ class MixedBatchSampler(Sampler[list[int]]):
             yield batch
         begun.exhausted = True
 
-    def set_epoch(self, epoch: int) -> None:
-        """Fix the epoch of the next iteration; as for `ChunkSampler`.
-
-        Raises
-        ------
-        ValueError
-            If it is no integer from 0 up, or samples up to its end are more than 2**62.
-        """
-        epoch = checked_integer("epoch", epoch, 0)
+    def _check_epoch(self, epoch: int) -> None:
         if epoch > self._last_epoch:
             raise ValueError(f"epoch must lie in [0, {self._last_epoch}], found {epoch}")
-        if self.begun is not None or epoch != self.epoch:
-            self._start = 0
-        self.epoch, self.begun = epoch, None
-
-    def begin(self) -> EpochPass:
-        """Begin the next iteration, for `batches`."""
-        self.ranks.check_division()
-        if self.begun is not None:
-            self.epoch, self._start = self.epoch + 1, 0
-        self.begun = EpochPass(self.epoch, self._start)
-        return self.begun
 
     def batches(self, begun: EpochPass) -> Iterator[list[int]]:
         """Iterate by lists of sample numbers, telling each store what comes next."""
         start, stop = begun.epoch * self.steps + begun.start, (begun.epoch + 1) * self.steps
-        pid = os.getpid()
-        residencies = [each.residency for each in self.dataset.datasets]
-        aheads = [self._look_ahead(store) for store in range(len(residencies))]
         order = self._order()
-        plans = [order.uses(store, start, stop) for store in range(len(residencies))]
-        for residency, plan, ahead in zip(residencies, plans, aheads, strict=True):
-            residency.follow(plan, kept=ahead.kept)
-        try:
-            for step, batch in enumerate(order.batches(start, stop), start):
-                for residency, plan, ahead in zip(residencies, plans, aheads, strict=True):
-                    if residency.follows(plan):  # not so once another iteration has begun
-                        residency.advance(step - ahead.lag, step + ahead.steps)
+        stores = [
+            Followed(each.residency, order.uses(place, start, stop), self._look_ahead(place), each.chosen)
+            for place, each in enumerate(self.dataset.datasets)
+        ]
+        with closing(followed(order.batches(start, stop), start, stores)) as batches:
+            for batch in batches:
                 yield self._own_part(order, batch)
-        finally:
-            # A forked child may be the one that clears this iterator away; the residencies are not its own.
-            for residency, plan in zip(residencies, plans, strict=True):
-                if os.getpid() == pid and residency.follows(plan):
-                    residency.follow(())
 
     def _order(self) -> MixedOrder:
         return MixedOrder(
@@ -235,7 +202,7 @@ class MixedBatchSampler(Sampler[list[int]]):
 
     def _look_ahead(self, store: int) -> Lookahead:
         dataset = self.dataset.datasets[store]
-        ahead = look_ahead(
+        return look_ahead(
             self.mode,
             dataset.geometry,
             global_batch=ceil(self._global_batch * self.shares[store] / self._turns.period),
@@ -244,14 +211,6 @@ class MixedBatchSampler(Sampler[list[int]]):
             lag=self.lag,
             chosen=dataset.chosen,
         )
-        if dataset.chosen is None or not ahead.kept:
-            return ahead
-        # Chunks stay by their numbers: those below that of the first which may not.
-        return replace(ahead, kept=int(dataset.chosen.chunks[ahead.kept - 1]) + 1)
-
-    def state_dict(self, received: int | None = None) -> dict[str, Any]:
-        """Return where the order is, the same on every rank; as for `ChunkSampler`."""
-        return self.state_at(*position_of(self.begun, (self.epoch, self._start), received))
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
         """Return the state at a step of an epoch."""
@@ -278,7 +237,7 @@ class MixedBatchSampler(Sampler[list[int]]):
         saved = MixedState.from_dict(state)
         saved.check(self._state(0, 0), self.steps, self._last_epoch)
         self._windows = saved.windows
-        self.epoch, self._start, self.begun = saved.epoch, saved.step, None
+        self._go_on_at(saved.epoch, saved.step)
         for window, dataset in zip(saved.windows or (), self.dataset.datasets, strict=False):
             warn_of_room(
                 window,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from torch.utils.data import DistributedSampler
 
+from mmapload.passes import EpochPass
 from mmapload.selection import checked_integer
 from mmapload.state import SavedState
 from mmapload.windows import warn_of_room
@@ -16,79 +18,56 @@ if TYPE_CHECKING:
     from mmapload.dataset import ChunkDataset
     from mmapload.epochs import Epochs
     from mmapload.order import EpochOrder, Mode, Remainder
-    from mmapload.passes import EpochPass
+    from mmapload.ranks import Ranks
 
-__all__ = ["ResumableSampler", "position_of"]
-
-
-def position_of(
-    begun: EpochPass | None, waiting: tuple[int, int], received: int | None = None
-) -> tuple[int, int]:
-    """Return epoch and step of the batch that comes after those received.
-
-    Parameters
-    ----------
-    begun : EpochPass or None
-        The iteration begun last.
-    waiting : (int, int)
-        Where the next one begins, if none has begun.
-    received : int, optional
-        Batches of that iteration; by default all that were handed out.
-
-    Raises
-    ------
-    ValueError
-        If not so many were handed out.
-
-    Examples
-    --------
-    >>> from mmapload.passes import EpochPass
-    >>> position_of(EpochPass(epoch=3, start=5, handed_out=4), (3, 5), received=1), position_of(None, (3, 5))
-    ((3, 6), (3, 5))
-    """
-    if received is not None:
-        handed_out = 0 if begun is None else begun.handed_out
-        if checked_integer("received", received, 0) > handed_out:
-            raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
-    if begun is None:
-        return waiting
-    return begun.of_sampler if received is None else (begun.epoch, begun.start + int(received))
+__all__ = ["Resumable", "ResumableSampler"]
 
 
-class ResumableSampler(DistributedSampler[int]):
-    """A sampler whose position in an epoch has a state; what it samples is up to its subclass.
+class Resumable(ABC):
+    """Epochs one after another, and where in them a sampler is; what it samples is up to its subclass.
 
     Attributes
     ----------
-    batch_size : int
-        Per rank.
-    mode, seed, window, lanes, remainder
-        Of the order.
+    ranks : Ranks
+        Who shares each epoch.
     epoch : int
         Of the iteration begun last, or of the next one.
     begun : EpochPass or None
         That iteration. None: the next one is that of `epoch`.
-    steps : int
-        Batches in an epoch.
+    lag : int or None
+        Steps that training is behind, where a loader has said so.
     """
 
-    batch_size: int
-    mode: Mode
-    window: int | None
-    lanes: int
-    remainder: Remainder
-    begun: EpochPass | None
-    steps: int
-    _chunk_dataset: ChunkDataset
-    _epochs: Epochs
-    _remainder_given: bool
-    _start: int
+    ranks: Ranks
+    epoch: int = 0
+    begun: EpochPass | None = None
+    lag: int | None = None
+    _start: int = 0  # the first step of the next iteration, where none has begun
 
-    def _measure(self, order: EpochOrder) -> None:
-        self.drop_last = self.remainder == "drop"
-        self.num_samples = order.rank_length(self.rank, self.num_replicas)
-        self.total_size = self.num_samples * self.num_replicas
-        self.steps = order.steps
+    def set_epoch(self, epoch: int) -> None:
+        """Fix the epoch of the next iteration.
+
+        If that is the epoch which has just been restored, it goes on where it was restored; else it begins at
+        its first batch.
+
+        Raises
+        ------
+        ValueError
+            If it is no integer from 0 up, or larger than the order's last epoch.
+        """
+        epoch = checked_integer("epoch", epoch, 0)
+        self._check_epoch(epoch)
+        if self.begun is not None or epoch != self.epoch:
+            self._start = 0
+        self.epoch, self.begun = epoch, None
+
+    def begin(self) -> EpochPass:
+        """Begin the next iteration, for `batches`."""
+        self.ranks.check_division()
+        if self.begun is not None:
+            self.epoch, self._start = self.epoch + 1, 0
+        self.begun = EpochPass(self.epoch, self._start)
+        return self.begun
 
     def state_dict(self, received: int | None = None) -> dict[str, Any]:
         """Return where the order is, as a small dict that JSON can hold; the same on every rank.
@@ -105,7 +84,56 @@ class ResumableSampler(DistributedSampler[int]):
         ValueError
             If the sampler has not handed out so many.
         """
-        return self.state_at(*position_of(self.begun, (self.epoch, self._start), received))
+        begun = self.begun
+        handed_out = 0 if begun is None else begun.handed_out
+        if received is not None and checked_integer("received", received, 0) > handed_out:
+            raise ValueError(f"received={received}, and the sampler has handed out {handed_out} batches")
+        if begun is None:
+            return self.state_at(self.epoch, self._start)
+        if received is None:
+            return self.state_at(*begun.of_sampler)
+        return self.state_at(begun.epoch, begun.start + int(received))
+
+    @abstractmethod
+    def state_at(self, epoch: int, step: int) -> dict[str, Any]:
+        """Return the state at a step of an epoch."""
+
+    @abstractmethod
+    def _check_epoch(self, epoch: int) -> None:
+        """Refuse an epoch that the order does not have."""
+
+    def _go_on_at(self, epoch: int, step: int) -> None:
+        self.epoch, self._start, self.begun = epoch, step, None
+
+
+class ResumableSampler(Resumable, DistributedSampler[int]):
+    """A sampler of chunks, whose position in an epoch has a state.
+
+    Attributes
+    ----------
+    batch_size : int
+        Per rank.
+    mode, seed, window, lanes, remainder
+        Of the order.
+    steps : int
+        Batches in an epoch.
+    """
+
+    batch_size: int
+    mode: Mode
+    window: int | None
+    lanes: int
+    remainder: Remainder
+    steps: int
+    _chunk_dataset: ChunkDataset
+    _epochs: Epochs
+    _remainder_given: bool
+
+    def _measure(self, order: EpochOrder) -> None:
+        self.drop_last = self.remainder == "drop"
+        self.num_samples = order.rank_length(self.rank, self.num_replicas)
+        self.total_size = self.num_samples * self.num_replicas
+        self.steps = order.steps
 
     def state_at(self, epoch: int, step: int) -> dict[str, Any]:
         """Return the state at a step of an epoch."""
@@ -150,7 +178,7 @@ class ResumableSampler(DistributedSampler[int]):
         )
         self.window, self.lanes, self.remainder = order.window, order.lanes, order.remainder
         self._measure(order)
-        self.epoch, self._start, self.begun = order.epoch, step, None
+        self._go_on_at(order.epoch, step)
         if self.window is not None:
             warn_of_room(
                 self.window,

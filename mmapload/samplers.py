@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import replace
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from mmapload.dataset import ChunkDataset
 from mmapload.epochs import Epochs
+from mmapload.following import Followed, followed
 from mmapload.order import epoch_order
-from mmapload.passes import EpochPass, SampleNumbers
+from mmapload.passes import SampleNumbers
 from mmapload.ranks import find_ranks
 from mmapload.resuming import ResumableSampler
 from mmapload.selection import checked_integer, mode_of
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.order import EpochOrder, Mode, Remainder
-    from mmapload.ranks import Ranks
+    from mmapload.passes import EpochPass
     from mmapload.windows import Lookahead
 
 __all__ = ["ChunkSampler"]
@@ -130,7 +130,7 @@ class ChunkSampler(ResumableSampler):
             raise ValueError("epoch_length belongs to weights: without them an epoch has each sample once")
         if weights is not None and mode != "window":
             raise ValueError(f"weights belong to shuffle=True, and shuffle is {shuffle!r}")
-        self.ranks: Ranks = find_ranks(rank, world_size)
+        self.ranks = find_ranks(rank, world_size)
         self.dataset = self._chunk_dataset = dataset
         self.batch_size = checked_integer("batch_size", batch_size, 1)
         self.rank, self.num_replicas = self.ranks.rank, self.ranks.world_size
@@ -151,11 +151,7 @@ class ChunkSampler(ResumableSampler):
         usual: Remainder = "keep" if self.num_replicas == 1 else "pad"
         self.remainder: Remainder = usual if remainder is None else remainder
         self.window = None if self.mode != "window" else self._fit(window)
-        self.epoch = 0
-        self.lag: int | None = None
         self._remainder_given = remainder is not None
-        self.begun: EpochPass | None = None  # None: the next iteration is that of `epoch`, from `_start`
-        self._start = 0
         order = self.order(0)
         order.check_world_size(self.num_replicas)
         self._measure(order)
@@ -197,31 +193,8 @@ class ChunkSampler(ResumableSampler):
     def __iter__(self) -> Iterator[int]:
         return SampleNumbers(self.begin, self.lists, self.batch_size)
 
-    def set_epoch(self, epoch: int) -> None:
-        """Fix the epoch of the next iteration.
-
-        If that is the epoch which has just been restored, it goes on where it was restored; else it begins at
-        its first batch.
-
-        Raises
-        ------
-        ValueError
-            If it is no integer in [0, 2**64).
-        """
-        epoch = checked_integer("epoch", epoch, 0)
+    def _check_epoch(self, epoch: int) -> None:
         self.order(epoch)  # refuses one that is too large
-        if self.begun is not None or epoch != self.epoch:
-            self._start = 0
-        self.epoch = epoch
-        self.begun = None
-
-    def begin(self) -> EpochPass:
-        """Begin the next iteration, for `batches` or `lists`."""
-        self.ranks.check_division()
-        if self.begun is not None:
-            self.epoch, self._start = self.epoch + 1, 0
-        self.begun = EpochPass(self.epoch, self._start)
-        return self.begun
 
     def lists(self, begun: EpochPass) -> Iterator[list[int]]:
         """Iterate by lists of sample numbers, from which the dataset learns what transforms have to know."""
@@ -233,24 +206,21 @@ class ChunkSampler(ResumableSampler):
         """Iterate by batches of sample numbers, telling the dataset what comes next."""
         begun = begun or self.begin()
         order = self.order(begun.epoch)
-        residency, pid = self._chunk_dataset.residency, os.getpid()
+        store = Followed(
+            self._chunk_dataset.residency,
+            order.uses(self.rank, self.num_replicas, begun.start),
+            self._look_ahead(order),
+            order.chosen,
+            rows_only=self.mode == "batch",
+        )
         drawn = self._epochs.drawn(begun.epoch)
-        ahead = self._look_ahead(order)
-        plan = order.uses(self.rank, self.num_replicas, begun.start)
-        residency.follow(plan, rows_only=self.mode == "batch", kept=ahead.kept)
         coming = order.rank_batches(self.rank, self.num_replicas, begun.start)
-        try:
-            for step, batch in enumerate(coming, begun.start):
-                if residency.follows(plan):  # not so once another iteration has begun
-                    residency.advance(step - ahead.lag, step + ahead.steps)
+        with closing(followed(coming, begun.start, [store])) as batches:
+            for batch in batches:
                 yield batch if drawn is None else drawn[batch]
-        finally:
-            # A forked child may be the one that clears this iterator away; the residency is not its own.
-            if os.getpid() == pid and residency.follows(plan):
-                residency.follow(())
 
     def _look_ahead(self, order: EpochOrder) -> Lookahead:
-        ahead = look_ahead(
+        return look_ahead(
             self.mode,
             order.geometry,
             global_batch=order.global_batch,
@@ -260,7 +230,3 @@ class ChunkSampler(ResumableSampler):
             lag=self.lag,
             chosen=order.chosen,
         )
-        if order.chosen is None or not ahead.kept:
-            return ahead
-        # Chunks stay by their numbers: those below that of the first which may not.
-        return replace(ahead, kept=int(order.chosen.chunks[ahead.kept - 1]) + 1)

@@ -32,7 +32,7 @@ LAYERS = [
     ["preprocessing", "residency"],
     ["gather", "batches", "ranks"],
     ["windows", "subsets", "weights"],
-    ["workers", "quality", "epochs"],
+    ["workers", "quality", "epochs", "following"],
     ["views"],
     ["dataset"],
     ["resuming", "mixed"],
