@@ -127,7 +127,7 @@ def _parse_fields(fields: object) -> tuple[list[str], list[str]]:
 
 
 def ragged_axes(note: object) -> int:
-    """Return how many axes the samples of a field have that differ in shape by its note; 0 if it says no such.
+    """Return how many axes a field's samples have if they differ in shape, as its note says; else 0.
 
     Examples
     --------
