@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from mmapload.batchsampler import ChunkBatchSampler
+    from mmapload.checking import CheckReport, check
     from mmapload.dataset import ChunkDataset
     from mmapload.errors import (
         ChunkError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from mmapload.store import Store, open_store
 
 __all__ = [
+    "CheckReport",
     "ChunkBatchSampler",
     "ChunkDataLoader",
     "ChunkDataset",
@@ -49,6 +51,7 @@ __all__ = [
     "Store",
     "StoreNotFoundError",
     "WorkerError",
+    "check",
     "open_store",
     "preprocess",
     "shuffle_quality",
@@ -57,6 +60,7 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME: Final = {
+    "CheckReport": "checking",
     "ChunkBatchSampler": "batchsampler",
     "ChunkDataLoader": "loader",
     "ChunkDataset": "dataset",
@@ -67,6 +71,7 @@ _HOME: Final = {
     "MixedDataset": "mixed",
     "ShuffleQuality": "quality",
     "Store": "store",
+    "check": "checking",
     "open_store": "store",
     "preprocess": "preprocessing",
     "shuffle_quality": "quality",

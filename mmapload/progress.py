@@ -31,6 +31,9 @@ class Progress(Protocol):
     def note(self, text: str) -> None:
         """Say something once."""
 
+    def clear(self) -> None:
+        """Make room for a line that is printed elsewhere."""
+
     def close(self) -> None:
         """End, however it ended."""
 
@@ -45,6 +48,9 @@ class SilentProgress:
         """Do nothing."""
 
     def note(self, text: str) -> None:
+        """Do nothing."""
+
+    def clear(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:
@@ -88,6 +94,11 @@ class BarProgress:
             print(text, file=self._stream, flush=True)
         else:
             self._bar.write(text, file=self._stream)
+
+    def clear(self) -> None:
+        """Wipe the bar until it is drawn next."""
+        if self._bar is not None:
+            self._bar.clear()
 
     def close(self) -> None:
         """Leave the bar as it is."""
@@ -134,6 +145,9 @@ class LineProgress:
     def note(self, text: str) -> None:
         """Write a line."""
         print(text, file=self._stream, flush=True)
+
+    def clear(self) -> None:
+        """Do nothing: lines do not run into each other."""
 
     def close(self) -> None:
         """Write the last line."""

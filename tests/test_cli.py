@@ -29,7 +29,7 @@ from mmapload.preprocessing import plan_preprocess, preprocess
 from tests.warm_python import run_warm
 
 MMAPLOAD = [sys.executable, "-m", "mmapload"]
-COMMANDS = ["preprocess", "info", "verify"]
+COMMANDS = ["preprocess", "check", "info", "verify"]
 
 
 def write_npz(folder: Path, samples: int, first: int = 0) -> None:

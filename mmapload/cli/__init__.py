@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from mmapload import __version__
-from mmapload.cli import bench, info, preprocess, shuffle_report, verify
+from mmapload.cli import bench, check, info, preprocess, shuffle_report, verify
 from mmapload.cli.parsing import UsageError
 from mmapload.errors import MmaploadError, printable
 
@@ -24,6 +24,7 @@ __all__ = ["main"]
 
 _COMMANDS: Final = {
     "preprocess": preprocess,
+    "check": check,
     "info": info,
     "verify": verify,
     "bench": bench,
@@ -37,6 +38,7 @@ Preprocess .npz files once into a store; train from it with mmapload.ChunkDataLo
 
 _EXAMPLES: Final = """\
 examples:
+  mmapload check train/
   mmapload preprocess train/ train.mml --batch-size 32
   mmapload info train.mml
   mmapload verify train.mml

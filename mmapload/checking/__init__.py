@@ -1,0 +1,183 @@
+"""Read a whole source and say what is wrong with it, before anything is written."""
+
+from __future__ import annotations
+
+import operator
+import os
+import time
+from contextlib import closing
+from itertools import count as numbers
+from typing import TYPE_CHECKING
+
+from mmapload.checking.reading import Block, count_non_finite, fault_of, read_blocks
+from mmapload.checking.report import CheckReport, NonFinite, Outlier, SampleFault, Variety
+from mmapload.checking.tally import Tally
+from mmapload.errors import SourceError
+from mmapload.layout import check_field_names
+from mmapload.preprocessing.opening import open_source, parse_fields
+from mmapload.progress import progress_to
+from mmapload.sources.samples import IterableSource
+from mmapload.sources.values import specs_of, take_array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+
+    from mmapload.preprocessing import Fields, Source
+    from mmapload.preprocessing.opening import OpenedSource
+    from mmapload.progress import Progress
+    from mmapload.sources import ArraySpec, IndexedSource
+    from mmapload.store import StrPath
+
+__all__ = ["CheckReport", "NonFinite", "Outlier", "SampleFault", "Variety", "check", "check_opened"]
+
+
+def check(
+    source: Source | None,
+    *,
+    fields: Fields | None = None,
+    jobs: int | None = None,
+    list_file: StrPath | None = None,
+    quiet: bool = True,
+) -> CheckReport:
+    """Read every sample of a source, write nothing, and report all that is wrong with it.
+
+    Every array is read whole, its checksum compared where there is one, and its values searched for NaN and
+    infinity. What most samples have is taken for right: those with other fields, dtypes or shapes are listed.
+
+    Parameters
+    ----------
+    source : path, list of paths, sequence or iterable
+        As `preprocess` takes it.
+    fields : str, list of str, or mapping, optional
+        Which arrays to look at, and new names, as `preprocess` takes them. By default all.
+    jobs : int, optional
+        Threads; by default one for each core.
+    list_file : path, optional
+        A text file that names files, one a line, to come after those of `source`.
+    quiet : bool
+        Whether to tell nothing on standard error.
+
+    Returns
+    -------
+    CheckReport
+        Its `sound` says whether `preprocess` could store all samples as they are; `describe()` has it all
+        but for the faults.
+
+    Raises
+    ------
+    SourceError
+        If there is no sample at all.
+    ValueError, TypeError
+        If an argument is none.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> samples = [{"x": np.zeros((2, 3), "f4")} for _ in range(9)] + [{"x": np.zeros((3, 2), "f4")}]
+    >>> report = check(samples)
+    >>> report.sound, [(each.field, str(each.found), each.samples.tolist()) for each in report.outliers]
+    (False, [('x', 'float32 (3, 2)', [9])])
+    """
+    chosen = parse_fields(fields)
+    opened = open_source(source, chosen, list_file, () if chosen is None else tuple(chosen.values()))
+    return check_opened(opened, jobs=jobs, progress=progress_to(quiet=quiet))
+
+
+def check_opened(
+    opened: OpenedSource,
+    *,
+    jobs: int | None = None,
+    progress: Progress,
+    told: Callable[[SampleFault], None] | None = None,
+) -> CheckReport:
+    """Check a source that is open, and tell each fault as soon as it is found; as `check`."""
+    if jobs is not None and (isinstance(jobs, bool) or operator.index(jobs) < 1):
+        raise ValueError(f"jobs must be an integer of at least 1, not {jobs!r}")
+    started = time.monotonic()
+    source = opened.source
+    usual = {} if isinstance(source, IterableSource) else _usual(source)
+    tally = Tally(usual)
+    samples = 0
+    try:
+        if isinstance(source, IterableSource):
+            found, total = _stream_blocks(source), None
+        else:
+            found, total = read_blocks(source, usual, jobs or _cores()), len(source)
+        progress.start(total, sum(spec.nbytes for spec in usual.values()))
+        with closing(found) as blocks:
+            for block in blocks:
+                samples += block.samples
+                _take(tally, block, told)
+                progress.at(samples)
+    finally:
+        progress.close()
+    if not samples:
+        raise SourceError("the source", None, "there is no sample in it")
+    schema, outliers = tally.outliers(samples)
+    return CheckReport(
+        kind=source.kind,
+        samples=samples,
+        nbytes=tally.nbytes,
+        seconds=time.monotonic() - started,
+        schema=schema,
+        faults=tuple(sorted(tally.faults, key=lambda fault: fault.index)),
+        outliers=outliers,
+        non_finite=tally.non_finite(),
+        problems=tuple(check_field_names(schema)),
+        hidden=opened.listing.hidden if opened.listing else 0,
+        foreign=opened.listing.foreign if opened.listing else 0,
+        name=_namer(source),
+    )
+
+
+def _take(tally: Tally, block: Block, told: Callable[[SampleFault], None] | None) -> None:
+    tally.add_sound(block.samples - len(block.faults), block.nbytes)
+    for fault in block.faults:
+        tally.faults.append(fault)
+        if told is not None:
+            told(fault)
+    for index, schema in block.unlike:
+        tally.add_unlike(index, schema)
+    for found in block.values:
+        tally.add_values(*found)
+
+
+def _usual(source: IndexedSource) -> Mapping[str, ArraySpec]:
+    """Return the schema of the first sample that has one; empty if none has."""
+    for index in range(len(source)):
+        try:
+            return source.schema(index)
+        except SourceError:
+            continue
+    return {}
+
+
+def _namer(source: IndexedSource | IterableSource) -> Callable[[int], str]:
+    if isinstance(source, IterableSource):
+        return "sample {}".format
+    return lambda index: source.name(index) or source.describe(index)
+
+
+def _stream_blocks(source: IterableSource) -> Generator[Block]:
+    """Look at samples that come once; the first is as unusual as all others."""
+    for index, sample in zip(numbers(), source, strict=False):
+        block = Block(1)
+        where = f"sample {index}"
+        try:
+            if isinstance(sample, SourceError):
+                raise sample
+            schema = specs_of(sample, where)
+            for name in schema:
+                array, spec = take_array(sample, name, where)
+                block.nbytes += spec.nbytes
+                nan, inf = count_non_finite(array)
+                if nan or inf:
+                    block.values.append((index, name, nan, inf))
+            block.unlike.append((index, schema))
+        except SourceError as error:
+            block.faults.append(fault_of(index, error))
+        yield block
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,141 @@
+"""Count what samples have, in memory that grows with what is unusual, not with how many there are."""
+
+from __future__ import annotations
+
+from array import array
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+import numpy as np
+
+from mmapload.checking.report import NonFinite, Outlier, SampleFault, Variety
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    import numpy.typing as npt
+
+    from mmapload.sources import ArraySpec
+
+__all__ = ["Tally"]
+
+_MOST_SPECS: Final = 64
+"""Of a field so many dtypes and shapes are told one by one."""
+
+_Kind: TypeAlias = "ArraySpec | Variety | None"
+
+
+class Tally:
+    """Counts of fields, dtypes, shapes and values; used by one thread.
+
+    Samples that have the usual schema are only counted; of others the numbers are kept, 8 bytes each.
+
+    Parameters
+    ----------
+    usual : mapping of str to ArraySpec
+        The schema of the first sound sample.
+    """
+
+    def __init__(self, usual: Mapping[str, ArraySpec]) -> None:
+        self._usual = dict(usual)
+        self.sound = 0
+        self.nbytes = 0
+        self.faults: list[SampleFault] = []
+        self._specs: dict[str, dict[ArraySpec | None, array[int]]] = {}
+        self._rest: dict[str, dict[tuple[np.dtype[Any], int], _Rest]] = {}
+        self._values: dict[str, _Values] = {}
+
+    def add_sound(self, samples: int, nbytes: int) -> None:
+        """Count samples that were read."""
+        self.sound += samples
+        self.nbytes += nbytes
+
+    def add_unlike(self, index: int, schema: Mapping[str, ArraySpec]) -> None:
+        """Keep what is otherwise in a sample that was counted."""
+        for field in self._usual.keys() | schema.keys():
+            spec = schema.get(field)
+            if spec != self._usual.get(field):
+                self._add_spec(field, spec, index)
+
+    def _add_spec(self, field: str, spec: ArraySpec | None, index: int) -> None:
+        known = self._specs.setdefault(field, {})
+        if spec in known or spec is None or len(known) < _MOST_SPECS:
+            known.setdefault(spec, array("q")).append(index)
+            return
+        rests = self._rest.setdefault(field, {})
+        key = (spec.dtype, len(spec.shape))
+        rests.setdefault(key, _Rest(spec.shape)).add(spec.shape, index)
+
+    def add_values(self, index: int, field: str, nan: int, inf: int) -> None:
+        """Count values of a sample that are NaN or infinite."""
+        self._values.setdefault(field, _Values()).add(index, nan, inf)
+
+    def outliers(self, samples: int) -> tuple[dict[str, ArraySpec | Variety], tuple[Outlier, ...]]:
+        """Return what most samples have, and the samples that have something else.
+
+        Parameters
+        ----------
+        samples : int
+            How many there are, sound or not.
+        """
+        whole = np.ones(samples, bool)
+        whole[[fault.index for fault in self.faults]] = False
+        schema: dict[str, ArraySpec | Variety] = {}
+        outliers = []
+        for field in dict.fromkeys([*self._usual, *self._specs]):
+            groups: dict[_Kind, npt.NDArray[np.int64]] = {
+                spec: _rising(indices) for spec, indices in self._specs.get(field, {}).items()
+            }
+            for (dtype, _), rest in self._rest.get(field, {}).items():
+                groups[Variety(dtype, rest.shortest, rest.longest)] = _rising(rest.indices)
+            others = whole.copy()
+            for indices in groups.values():
+                others[indices] = False
+            groups[self._usual.get(field)] = np.flatnonzero(others)
+            most = max(groups, key=lambda kind: len(groups[kind]))
+            if most is not None:
+                schema[field] = most
+            outliers += [
+                Outlier(field, kind, most, indices)
+                for kind, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
+                if kind != most and len(indices)
+            ]
+        return schema, tuple(outliers)
+
+    def non_finite(self) -> tuple[NonFinite, ...]:
+        """Return the fields that have NaN or infinite values."""
+        return tuple(
+            NonFinite(field, values.nan, values.inf, _rising(values.indices))
+            for field, values in sorted(self._values.items())
+        )
+
+
+class _Rest:
+    """Shapes of so many kinds that only their least and greatest lengths are kept."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.shortest = self.longest = shape
+        self.indices = array("q")
+
+    def add(self, shape: tuple[int, ...], index: int) -> None:
+        self.shortest = tuple(map(min, self.shortest, shape))
+        self.longest = tuple(map(max, self.longest, shape))
+        self.indices.append(index)
+
+
+class _Values:
+    """Values that are NaN or infinite, and the samples that have them."""
+
+    def __init__(self) -> None:
+        self.nan = self.inf = 0
+        self.indices = array("q")
+
+    def add(self, index: int, nan: int, inf: int) -> None:
+        self.nan += nan
+        self.inf += inf
+        self.indices.append(index)
+
+
+def _rising(indices: Iterable[int]) -> npt.NDArray[np.int64]:
+    found = np.array(indices, np.int64)
+    found.sort()
+    return found
