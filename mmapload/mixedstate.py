@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mmapload.errors import StateMismatchError, shown
-from mmapload.order import ORDER_VERSION
-from mmapload.state import STATE_VERSION, check_number, known_entries, malformed
+from mmapload.state import Saved, check_number, malformed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mmapload.order import Mode
 
 __all__ = ["MixedState"]
 
 
 @dataclass(frozen=True, slots=True)
-class MixedState:
+class MixedState(Saved):
     """A position in an epoch of a mix, the same on all ranks.
 
     Attributes
@@ -49,26 +50,8 @@ class MixedState:
     epoch: int
     step: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is saved: values that JSON has."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"version": STATE_VERSION, "order_version": ORDER_VERSION, **own}
-
     @classmethod
-    def from_dict(cls, found: object) -> MixedState:
-        """Read what was saved, by anyone.
-
-        Raises
-        ------
-        StateMismatchError
-            If it is of another version, or no state of a mix.
-        """
-        entries = known_entries(found, [field.name for field in fields(cls)])
-        for name, least in (("seed", 0), ("global_batch", 1), ("epoch", 0), ("step", 0)):
-            check_number(name, entries[name], least)
-        for name in ("fingerprint", "mode"):
-            if type(entries[name]) is not str:
-                raise malformed({name: entries[name]}, f"{name} as text")
+    def _check_own(cls, entries: Mapping[str, Any]) -> None:
         windows = entries["windows"]
         if (windows is not None) != (entries["mode"] == "window"):
             raise malformed({"windows": windows}, "windows None unless the mode is window")
@@ -77,7 +60,6 @@ class MixedState:
                 raise malformed({"windows": windows}, "windows as a list")
             for window in windows:
                 check_number("windows", window, 1)
-        return cls(**entries)
 
     def check(self, now: MixedState, steps: int, last_epoch: int) -> None:
         """Check that it belongs to a run, whose own state is given.

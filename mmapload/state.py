@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
 from mmapload.errors import StateMismatchError, shown
 from mmapload.order import ORDER_VERSION, Mode, Remainder, epoch_order
@@ -15,13 +15,13 @@ from mmapload.order import ORDER_VERSION, Mode, Remainder, epoch_order
 if TYPE_CHECKING:
     from mmapload.order import EpochOrder, Geometry
 
-__all__ = ["STATE_VERSION", "SavedState", "check_number", "known_entries", "malformed"]
+__all__ = ["STATE_VERSION", "Saved", "SavedState", "check_number", "malformed"]
 
 STATE_VERSION: Final = 1
 """Changes whenever a state of before could be misread."""
 
-_NUMBERS: Final = {"seed": 0, "lanes": 1, "global_batch": 1, "epoch": 0, "step": 0}
-"""Whole numbers of a state, below 2**64, and their least values."""
+_NUMBERS: Final = {"seed": 0, "global_batch": 1, "epoch": 0, "step": 0}
+"""Whole numbers of every state, below 2**64, and their least values."""
 
 _WORDS: Final = {"mode": get_args(Mode), "remainder": get_args(Remainder)}
 """Entries that are one of a few words."""
@@ -31,7 +31,39 @@ _SEARCHED: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class SavedState:
+class Saved:
+    """What states of all kinds have in common: entries of their own beside two versions, each checked."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what is saved: values that JSON has."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"version": STATE_VERSION, "order_version": ORDER_VERSION, **own}
+
+    @classmethod
+    def from_dict(cls, found: object) -> Self:
+        """Read what was saved, by anyone.
+
+        Raises
+        ------
+        StateMismatchError
+            If it is of another version, or no state of this kind.
+        """
+        entries = _known_entries(found, [field.name for field in fields(cls)])
+        for name, least in _NUMBERS.items():
+            check_number(name, entries[name], least)
+        for name in ("fingerprint", "mode"):
+            if type(entries[name]) is not str:
+                raise malformed({name: entries[name]}, f"{name} as text")
+        cls._check_own(entries)
+        return cls(**entries)
+
+    @classmethod
+    def _check_own(cls, entries: Mapping[str, Any]) -> None:
+        """Check the entries that only this kind has."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState(Saved):
     """A position in an epoch, the same on all ranks.
 
     Attributes
@@ -76,23 +108,17 @@ class SavedState:
     epoch: int
     step: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return what is saved: values that JSON has."""
-        own = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"version": STATE_VERSION, "order_version": ORDER_VERSION, **own}
-
     @classmethod
-    def from_dict(cls, found: object) -> SavedState:
-        """Read what was saved, by anyone.
-
-        Raises
-        ------
-        StateMismatchError
-            If it is of another version, or no state.
-        """
-        entries = known_entries(found, [field.name for field in fields(cls)])
-        _check_values(entries)
-        return cls(**entries)
+    def _check_own(cls, entries: Mapping[str, Any]) -> None:
+        check_number("lanes", entries["lanes"], 1)
+        for name, known in _WORDS.items():
+            if type(entries[name]) is not str or entries[name] not in known:
+                raise malformed({name: entries[name]}, f"{name} as one of {', '.join(known)}")
+        if entries["mode"] == "window":
+            check_number("window", entries["window"], 1)
+        elif entries["window"] is not None or entries["lanes"] != 1:
+            told = {name: entries[name] for name in ("mode", "window", "lanes")}
+            raise malformed(told, "window None and lanes 1 unless the mode is window")
 
     def check_store(self, fingerprint: str, path: str) -> None:
         """Check that the state is of the store at a path, and of the same samples of it.
@@ -216,7 +242,7 @@ class SavedState:
         return self.mode != "batch" or not (global_batch % geometry.unit and geometry.unit % global_batch)
 
 
-def known_entries(found: object, names: Sequence[str]) -> dict[str, Any]:
+def _known_entries(found: object, names: Sequence[str]) -> dict[str, Any]:
     """Return the entries of these names of what was saved, by anyone, once its versions are known ones.
 
     Raises
@@ -243,21 +269,6 @@ def known_entries(found: object, names: Sequence[str]) -> dict[str, Any]:
 
 def _other(what: str, saved: str, now: str) -> StateMismatchError:
     return StateMismatchError(f"the state is of another {what}", saved, now)
-
-
-def _check_values(found: Mapping[str, Any]) -> None:
-    for name, least in _NUMBERS.items():
-        check_number(name, found[name], least)
-    for name, known in _WORDS.items():
-        if type(found[name]) is not str or found[name] not in known:
-            raise malformed({name: found[name]}, f"{name} as one of {', '.join(known)}")
-    if type(found["fingerprint"]) is not str:
-        raise malformed({"fingerprint": found["fingerprint"]}, "fingerprint as text")
-    if found["mode"] == "window":
-        check_number("window", found["window"], 1)
-    elif found["window"] is not None or found["lanes"] != 1:
-        told = {name: found[name] for name in ("mode", "window", "lanes")}
-        raise malformed(told, "window None and lanes 1 unless the mode is window")
 
 
 def check_number(name: str, value: object, least: int) -> None:
