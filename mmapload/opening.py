@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import LayoutError, StoreNotFoundError, shown
 from mmapload.layout import RESERVED_GROUP
-from mmapload.metadata import parse_field, parse_group, parse_root
+from mmapload.metadata import parse_field, parse_group, parse_ragged, parse_root, ragged_axes
+from mmapload.ragged import EXTENTS, extents_array
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
 
 if TYPE_CHECKING:
@@ -79,8 +80,9 @@ def read_layout(folder: str, given: str = "") -> StoreLayout:
     if layout is None:
         raise LayoutError(folder, problems)
     fields = []
+    notes = document["attributes"]["mmapload"].get("fields")
     for name in names:
-        field, found = _read_field(folder, name, layout)
+        field, found = _read_field(folder, name, layout, notes[name])
         fields += [field] if field else []
         problems += found
     lengths = sorted({each.chunk_length for each in fields})
@@ -133,11 +135,35 @@ def read_reserved(folder: str, arrays: Iterable[tuple[FieldLayout, int]]) -> tup
     return lengths, problems
 
 
-def _read_field(folder: str, name: str, layout: StoreLayout) -> tuple[FieldLayout | None, list[str]]:
+def _read_field(
+    folder: str, name: str, layout: StoreLayout, note: object
+) -> tuple[FieldLayout | None, list[str]]:
     document, problems = _read_document(folder, name, f"the root says that there is a field {name!r}")
     if not document and problems:
         return None, problems
-    field, found = parse_field(name, document, layout.samples, layout.batch_size, f"{name}/{METADATA}")
+    if axes := ragged_axes(note):
+        field, found = _parse_ragged(folder, name, axes, document, layout)
+    else:
+        field, found = parse_field(name, document, layout.samples, layout.batch_size, f"{name}/{METADATA}")
+    return field, problems + found
+
+
+def _parse_ragged(
+    folder: str, name: str, axes: int, document: dict[str, Any], layout: StoreLayout
+) -> tuple[FieldLayout | None, list[str]]:
+    """Read the document of a field's extents too, which says how many samples a chunk has."""
+    array = f"{RESERVED_GROUP}/{EXTENTS}/{name}"
+    own, problems = _read_document(folder, array, f"it says where samples of {name!r} end")
+    if not own and problems:
+        return None, problems
+    extents, found = parse_field(name, own, layout.samples, layout.batch_size, f"{array}/{METADATA}")
+    if extents is None:
+        return None, problems + found
+    chunks = -(-layout.samples // extents.chunk_length)
+    where = f"{name}/{METADATA}"
+    field, found = parse_ragged(name, axes, document, chunks, extents.chunk_length, where)
+    if field is not None and extents != extents_array(field):
+        found = [f"{array}/{METADATA}: expected {extents_array(field)}, found {extents}"]
     return field, problems + found
 
 
