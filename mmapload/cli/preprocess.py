@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="threads (by default two for each core, at most 8); --dry-run tells the memory that they take",
     )
     parser.add_argument(
+        "--samples",
+        choices=("files", "rows", "keys"),
+        default="files",
+        help="what a sample is: a file (the default), a row of all arrays in a file, or one array of a file",
+    )
+    parser.add_argument(
         "--fields", metavar="A,B=C", help="arrays to take, here A, and B under the name C; by default all"
     )
     parser.add_argument(
@@ -134,6 +140,7 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             overwrite=arguments.overwrite,
             list_file=arguments.list,
             fill=parse_fill(arguments.fill or ()),
+            samples=arguments.samples,
         )
     except MmaploadError:
         raise

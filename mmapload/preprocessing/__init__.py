@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mmapload.preprocessing.build import SkippedSample
 from mmapload.preprocessing.execution import PreprocessResult, execute, skipped_path
-from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
+from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
 from mmapload.preprocessing.planning import make_plan
 from mmapload.preprocessing.resume import check_unfinished
 from mmapload.progress import progress_to
@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from mmapload.sources.samples import SupportsSamples
     from mmapload.store import Store, StrPath
 
-    Samples: TypeAlias = SupportsSamples | Iterable[Mapping[str, Any]] | IndexedSource
-    Source: TypeAlias = StrPath | Sequence[StrPath] | Samples
+    Source: TypeAlias = (
+        StrPath | Sequence[StrPath] | SupportsSamples | Iterable[Mapping[str, Any]] | IndexedSource
+    )
     Fill: TypeAlias = Mapping[str, Number | npt.NDArray[Any]]
     Fields: TypeAlias = str | Sequence[str] | Mapping[str, str]
 
@@ -58,6 +59,7 @@ def plan_preprocess(
     overwrite: bool = False,
     list_file: StrPath | None = None,
     fill: Fill | None = None,
+    samples: Samples = "files",
 ) -> PreprocessPlan:
     """Look at the source and the target and say what `preprocess` would do; writes nothing.
 
@@ -82,6 +84,7 @@ def plan_preprocess(
         overwrite=overwrite,
         list_file=list_file,
         fill=fill,
+        samples=samples,
     )
 
 
@@ -99,6 +102,7 @@ def preprocess(
     overwrite: bool = False,
     list_file: StrPath | None = None,
     fill: Fill | None = None,
+    samples: Samples = "files",
     quiet: bool = True,
 ) -> Store:
     """Write samples into a store whose chunks are aligned to batches.
@@ -142,6 +146,9 @@ def preprocess(
         sample that has the field: among files it is sought in all headers, in a sequence in the first 1,024
         samples, and of an iterable it must be the first sample. An array is one sample's, and says dtype and
         shape too. What the dtype cannot hold exactly is refused.
+    samples : "files", "rows" or "keys"
+        How samples lie in files: each file is one; or axis 0 of every array in a file is the axis of samples;
+        or each array of a file is one, with a single field.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -186,5 +193,6 @@ def preprocess(
         overwrite=overwrite,
         list_file=list_file,
         fill=fill,
+        samples=samples,
     )
     return execute(plan, progress_to(quiet=quiet)).store

@@ -16,6 +16,7 @@ from mmapload.writer.workfolder import is_store
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from mmapload.preprocessing.plan import Samples
     from mmapload.sources import IndexedSource
     from mmapload.sources.listing import Listing
     from mmapload.store import StrPath
@@ -66,7 +67,11 @@ def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict
 
 
 def open_source(
-    source: Any, fields: Mapping[str, str] | None, list_file: StrPath | None, optional: Collection[str]
+    source: Any,
+    fields: Mapping[str, str] | None,
+    list_file: StrPath | None,
+    optional: Collection[str],
+    samples: Samples = "files",
 ) -> OpenedSource:
     """Open a source whose samples may lack the optional fields; reads no sample.
 
@@ -90,6 +95,8 @@ def open_source(
         return OpenedSource(NpzSource(listing, fields, optional), listing, folders)
     if list_file is not None:
         raise TypeError("a list of files goes with paths, not with samples from Python")
+    if samples != "files":
+        raise TypeError(f"samples={samples!r} says how samples lie in files; those from Python are one each")
     if all(hasattr(source, name) for name in ("kind", "parallel", "schema", "read", "fingerprint")):
         return OpenedSource(cast("IndexedSource", source))
     if _is_sequence(source) and not isinstance(source, Mapping):

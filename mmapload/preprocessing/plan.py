@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.fill import StandIn
     from mmapload.sources import ArraySpec, IndexedSource, StreamSource
 
-__all__ = ["OnError", "Options", "PreprocessPlan"]
+__all__ = ["OnError", "Options", "PreprocessPlan", "Samples"]
 
 _PADDING_TOLD: Final = 0.05
 """Share of a store from which on it is said what fills the last chunk."""
 
 OnError: TypeAlias = Literal["fail", "skip"]
+Samples: TypeAlias = Literal["files", "rows", "keys"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,8 @@ class Options:
         What to do with a sample that cannot be read.
     overwrite : bool
         Whether a finished store may be replaced and an unfinished one thrown away.
+    samples : "files", "rows" or "keys"
+        Whether a sample is a file, a row of all arrays in a file, or one array of a file.
     """
 
     batch_size: int
@@ -53,6 +56,7 @@ class Options:
     shuffle: int | None
     on_error: OnError
     overwrite: bool
+    samples: Samples = "files"
 
 
 @dataclass(frozen=True, slots=True)

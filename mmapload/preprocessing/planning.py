@@ -14,7 +14,7 @@ from mmapload.layout import CORE_DTYPES, check_field_names
 from mmapload.metadata import MAX_LENGTH
 from mmapload.preprocessing.fill import check_fill
 from mmapload.preprocessing.opening import open_source, parse_fields
-from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan
+from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
 from mmapload.writer.durable import free_bytes
@@ -53,6 +53,7 @@ def make_plan(
     overwrite: bool,
     list_file: StrPath | None,
     fill: Mapping[str, Any] | None,
+    samples: Samples = "files",
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
@@ -64,11 +65,12 @@ def make_plan(
         _seed(shuffle),
         _one_of("on_error", on_error, get_args(OnError)),
         overwrite,
+        samples=_one_of("samples", samples, get_args(Samples)),
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
     wanted_fill = check_fill(fill, chosen)
-    opened = open_source(source, chosen, list_file, wanted_fill)
+    opened = open_source(source, chosen, list_file, wanted_fill, options.samples)
     check_target(target, overwrite=overwrite)
     if opened.listing is not None:
         _check_apart(target, opened.listing)

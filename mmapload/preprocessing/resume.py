@@ -51,6 +51,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
         "version": 1,
         "kind": plan.source.kind,
         "resumable": plan.samples is not None,
+        "samples": None if options.samples == "files" else options.samples,
         "batch_size": options.batch_size,
         "codec": options.codec,
         "chunk_bytes": options.chunk_bytes,
