@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import inspect
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec
 
 from torch.utils.data import BatchSampler
 
 from mmapload.samplers import ChunkSampler
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    import numpy.typing as npt
-
-    from mmapload.dataset import ChunkDataset
-    from mmapload.order import Remainder
+    from collections.abc import Callable, Iterator, Mapping
 
 __all__ = ["ChunkBatchSampler"]
+
+P = ParamSpec("P")
+
+
+def _taking_what(
+    made: Callable[P, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, P], None]]:
+    """Say of a constructor, to people and type checkers, that it takes what makes another object."""
+
+    def told(constructor: Callable[..., None]) -> Callable[Concatenate[Any, P], None]:
+        signature = inspect.signature(made)
+        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        constructor.__signature__ = signature.replace(  # type: ignore[attr-defined] # inspect looks there
+            parameters=[own, *signature.parameters.values()], return_annotation=None
+        )
+        return constructor
+
+    return told
 
 
 class ChunkBatchSampler(BatchSampler):
@@ -41,35 +55,10 @@ class ChunkBatchSampler(BatchSampler):
     [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     """
 
-    def __init__(
-        self,
-        dataset: ChunkDataset,
-        batch_size: int,
-        *,
-        shuffle: bool | str | None = True,
-        window: int | str = "auto",
-        seed: int = 0,
-        rank: int | None = None,
-        world_size: int | None = None,
-        lanes: int | None = None,
-        remainder: Remainder | None = None,
-        weights: Sequence[float] | npt.NDArray[Any] | None = None,
-        epoch_length: int | None = None,
-    ) -> None:
-        sampler = ChunkSampler(
-            dataset,
-            batch_size,
-            shuffle=shuffle,
-            window=window,
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-            lanes=lanes,
-            remainder=remainder,
-            weights=weights,
-            epoch_length=epoch_length,
-        )
-        super().__init__(sampler, batch_size, drop_last=sampler.drop_last)
+    @_taking_what(ChunkSampler)
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        sampler = ChunkSampler(*arguments, **named)
+        super().__init__(sampler, sampler.batch_size, drop_last=sampler.drop_last)
         self.sampler: ChunkSampler = sampler
 
     def __len__(self) -> int:

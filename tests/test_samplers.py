@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 import warnings
 from itertools import pairwise, product
@@ -488,3 +489,9 @@ def test_dropping_all_samples_warns_and_leaves_no_step(tmp_path: Path) -> None:
         sampler = ChunkBatchSampler(dataset, 16, remainder="drop")
     assert (list(sampler), len(caught)) == ([], 1)
     assert caught[0].filename == __file__
+
+
+def test_both_samplers_say_that_they_take_the_same_arguments() -> None:
+    ours, same = inspect.signature(ChunkBatchSampler), inspect.signature(ChunkSampler)
+    assert list(ours.parameters.values()) == list(same.parameters.values())
+    assert list(inspect.signature(ChunkBatchSampler.__init__).parameters) == ["self", *same.parameters]
