@@ -31,6 +31,7 @@ __all__ = [
     "chunk_files",
     "combined_checksum",
     "extents_array",
+    "extents_folder",
     "extents_path",
     "piece_array",
     "piece_count",
@@ -93,10 +94,15 @@ def extents_array(field: FieldLayout) -> FieldLayout:
     return FieldLayout(field.name, np.dtype("<i8"), (columns,), field.chunk_length, RawCodec())
 
 
+def extents_folder(field: FieldLayout) -> str:
+    """Return the folder of that array below the store's."""
+    return os.path.join(RESERVED_GROUP, EXTENTS, field.name)
+
+
 def extents_path(store: str, field: FieldLayout, chunk: int) -> str:
     """Return the path of a file of that array."""
     key = extents_array(field).chunk_key(chunk)
-    return os.path.join(store, RESERVED_GROUP, EXTENTS, field.name, key)
+    return os.path.join(store, extents_folder(field), key)
 
 
 def chunk_files(store: str, field: FieldLayout, chunk: int, values: int) -> list[tuple[FieldLayout, str]]:

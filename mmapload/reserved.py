@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NAME_ARRAYS",
     "checksums_array",
+    "elements_array",
     "end_of_names",
     "expect_ends",
     "read_elements",
@@ -47,10 +48,24 @@ def checksums_array(fields: int) -> FieldLayout:
     return FieldLayout("checksums", np.dtype("<u4"), (fields,), max(1, 2**14 // fields), RawCodec())
 
 
+def elements_array(ragged: int) -> FieldLayout:
+    """Return the layout of how many values chunks have: a row for each, a column for each ragged field.
+
+    Examples
+    --------
+    >>> array = elements_array(ragged=3)
+    >>> array.dtype, array.shape, array.chunk_length
+    (dtype('int64'), (3,), 2730)
+    """
+    return FieldLayout("elements", np.dtype("<i8"), (ragged,), max(1, 2**13 // ragged), RawCodec())
+
+
 def reserved_arrays(layout: StoreLayout) -> tuple[FieldLayout, ...]:
-    """Return the arrays that a store has in its reserved group; none if it has no such group."""
+    """Return the arrays that a store has in its reserved group, but for those of extents."""
     names = tuple(NAME_ARRAYS.values()) if layout.has_names else ()
-    return (*names, checksums_array(len(layout.fields))) if layout.has_checksums else names
+    ragged = (elements_array(len(layout.ragged)),) if layout.ragged else ()
+    listed = (checksums_array(len(layout.fields)),) if layout.has_checksums else ()
+    return (*names, *ragged, *listed)
 
 
 def reserved_path(store: str, array: FieldLayout, chunk: int) -> str:

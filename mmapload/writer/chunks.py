@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from crc32c import crc32c
 
-from mmapload.codecs import CHECKSUM_BYTES, checksum
+from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.errors import ChunkError, MmaploadError
+from mmapload.extents import extents_rows
+from mmapload.padding import padded_checksum
+from mmapload.ragged import extents_array, extents_folder, piece_count, piece_path
 from mmapload.writer.durable import explain, open_regular, write_durably
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
+    from mmapload.codecs import Bytes
     from mmapload.layout import FieldLayout
 
-__all__ = ["ChunkFile", "is_intact", "write_chunk", "write_field_chunk"]
+    Written: TypeAlias = "ChunkFile | tuple[ChunkFile, ...] | None"
+
+__all__ = ["ChunkFile", "RaggedChunk", "is_intact", "write_chunk", "write_field_chunk"]
 
 _PIECE = 4 * 2**20
 
@@ -33,9 +39,25 @@ class ChunkFile:
     checksum: str
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RaggedChunk:
+    """The samples of one chunk of a field whose samples differ in shape.
+
+    Attributes
+    ----------
+    values : ndarray
+        One axis: theirs, one after the other.
+    shapes : ndarray of int64
+        Shape (samples, axes).
+    """
+
+    values: npt.NDArray[Any]
+    shapes: npt.NDArray[np.int64]
+
+
 def write_chunk(
-    folder: str, fields: Sequence[FieldLayout], chunk: int, rows: Mapping[str, npt.NDArray[Any]]
-) -> tuple[ChunkFile | None, ...]:
+    folder: str, fields: Sequence[FieldLayout], chunk: int, rows: Mapping[str, npt.NDArray[Any] | RaggedChunk]
+) -> tuple[Written, ...]:
     """Write one chunk of every field.
 
     Must not run in the main thread: there, numcodecs lets blosc split the work among threads, and other
@@ -45,35 +67,57 @@ def write_chunk(
     ----------
     folder : str
         The store; the fields' folders are there.
-    rows : mapping of str to ndarray
-        For every field an array of shape (chunk_length, *shape).
+    rows : mapping of str to ndarray or RaggedChunk
+        For every field an array of shape (chunk_length, *shape), or the samples that there are.
 
     Returns
     -------
-    tuple of ChunkFile or None
-        For every field; None for one with an empty axis, which has no chunk files.
+    tuple of ChunkFile, tuple of ChunkFile, or None
+        For every field: several files of a ragged one, none of one with an empty axis.
 
     Raises
     ------
     ChunkError
         If a file cannot be written; `errno` says why.
     """
-    return tuple(
-        write_field_chunk(os.path.join(folder, field.name), field, chunk, rows[field.name])
-        if field.sample_nbytes
-        else None
-        for field in fields
-    )
+    return tuple(_write_rows(folder, field, chunk, rows[field.name]) for field in fields)
+
+
+def _write_rows(folder: str, field: FieldLayout, chunk: int, rows: npt.NDArray[Any] | RaggedChunk) -> Written:
+    if isinstance(rows, RaggedChunk):
+        where = os.path.join(folder, extents_folder(field))
+        extents = extents_rows(rows.shapes, field.chunk_length)
+        first = write_field_chunk(where, extents_array(field), chunk, extents)
+        return (first, *_write_pieces(folder, field, chunk, rows.values))
+    return write_field_chunk(os.path.join(folder, field.name), field, chunk, rows) if rows.nbytes else None
+
+
+def _write_pieces(
+    folder: str, field: FieldLayout, chunk: int, values: npt.NDArray[Any]
+) -> Iterator[ChunkFile]:
+    """Write the values of a chunk; zeros behind them become a hole in a raw file."""
+    for piece in range(piece_count(field, len(values))):
+        part = values[piece * field.piece_length : (piece + 1) * field.piece_length]
+        path = piece_path(folder, field, chunk, piece)
+        zeros = (field.piece_length - len(part)) * field.dtype.itemsize
+        encoded = np.frombuffer(part, np.uint8)
+        if not field.codec.is_raw:
+            whole = np.concatenate([encoded, np.zeros(zeros, np.uint8)]) if zeros else encoded
+            encoded, zeros = field.codec.encode(whole), 0
+        yield _write_file(path, field, chunk, encoded, zeros)
 
 
 def write_field_chunk(folder: str, field: FieldLayout, chunk: int, rows: npt.NDArray[Any]) -> ChunkFile:
-    """Write one chunk of one field; as `write_chunk`."""
+    """Write one chunk of one field of fixed shape; as `write_chunk`."""
     path = os.path.join(folder, field.chunk_key(chunk))
-    encoded = field.codec.encode(np.frombuffer(rows, np.uint8))
-    trailer = checksum(encoded)
-    nbytes = encoded.nbytes + CHECKSUM_BYTES
+    return _write_file(path, field, chunk, field.codec.encode(np.frombuffer(rows, np.uint8)), 0)
+
+
+def _write_file(path: str, field: FieldLayout, chunk: int, encoded: Bytes, zeros: int) -> ChunkFile:
+    trailer = padded_checksum(encoded, zeros)
+    nbytes = encoded.nbytes + zeros + CHECKSUM_BYTES
     try:
-        write_durably(path, [encoded, trailer])
+        write_durably(path, [encoded, trailer], zeros)
     except OSError as error:
         advice = explain(error, path, nbytes)
         problem = ChunkError(field.name, chunk, path, f"to write {nbytes} bytes", "an error", advice)

@@ -50,7 +50,7 @@ def explain(error: OSError, path: str, nbytes: int) -> str:
     return f"{reason}; {cure}, and run the same command again to continue"
 
 
-def write_durably(path: str, parts: Sequence[Buffer]) -> None:
+def write_durably(path: str, parts: Sequence[Buffer], hole: int = 0) -> None:
     """Write a file under a temporary name, flush it, and rename it.
 
     The folder's own entry is flushed by `sync_folder`. Pages that are on the disk leave the page cache: a
@@ -60,6 +60,8 @@ def write_durably(path: str, parts: Sequence[Buffer]) -> None:
     ----------
     parts : sequence of buffers
         The file's contents, in order; written without a copy.
+    hole : int
+        Zero bytes between the first part and the others, which take no room where the file system can do so.
 
     Raises
     ------
@@ -70,7 +72,11 @@ def write_durably(path: str, parts: Sequence[Buffer]) -> None:
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
     try:
         try:
-            _write_fully(fd, [memoryview(part).cast("B") for part in parts])
+            views = [memoryview(part).cast("B") for part in parts]
+            if hole:
+                _write_fully(fd, views[:1])
+                os.lseek(fd, hole, os.SEEK_CUR)
+            _write_fully(fd, views[1:] if hole else views)
             os.fsync(fd)
             os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
