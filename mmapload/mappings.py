@@ -30,9 +30,12 @@ __all__ = [
     "map_shared",
     "populate",
     "populate_for_writing",
+    "reserve",
 ]
 
 PAGE: Final = mmap.PAGESIZE
+MAP_FIXED: Final = 0x10
+PROT_NONE: Final = 0
 MADV_WILLNEED: Final = 3
 MADV_REMOVE: Final = 9
 """Give pages of shared memory back to the system, for all processes: they read as zeros afterwards."""
@@ -45,6 +48,8 @@ MADV_POPULATE_READ: Final = 22
 
 MADV_POPULATE_WRITE: Final = 23
 """Linux 5.14: make all pages writable at once, which takes two thirds of the time of one by one."""
+
+_RESERVED: Final = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _mmap = _libc.mmap
@@ -67,14 +72,21 @@ _mincore.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
 
 
 class _Map:
-    """Owner of one mapping: unmaps it when the last array over it is gone."""
+    """Owner of one mapping: unmaps it when the last array over it is gone.
 
-    __slots__ = ("__array_interface__", "address", "after", "nbytes")
+    What lies `within` reserved address space is reserved again in the same step, so that nothing else is
+    mapped there meanwhile.
+    """
 
-    def __init__(self, address: int, nbytes: int, after: Callable[[], None] | None) -> None:
+    __slots__ = ("__array_interface__", "address", "after", "nbytes", "within")
+
+    def __init__(
+        self, address: int, nbytes: int, after: Callable[[], None] | None, within: Bytes | None
+    ) -> None:
         self.address = address
         self.nbytes = nbytes
         self.after = after
+        self.within = within
         self.__array_interface__: dict[str, Any] = {
             "data": (address, False),
             "shape": (nbytes,),
@@ -82,23 +94,45 @@ class _Map:
             "version": 3,
         }
 
-    def __del__(self, munmap: Callable[[int, int], int] = _munmap) -> None:
-        munmap(self.address, self.nbytes)
+    def __del__(
+        self, munmap: Any = _munmap, remap: Any = _mmap, reserved: int = _RESERVED | MAP_FIXED
+    ) -> None:
+        if self.within is None:
+            munmap(self.address, self.nbytes)
+        else:
+            remap(self.address, self.nbytes, 0, reserved, -1, 0)
         if self.after is not None:
             self.after()
 
 
-def _map(nbytes: int, flags: int, fd: int, offset: int, after: Callable[[], None] | None) -> Bytes:
-    protection = mmap.PROT_READ | mmap.PROT_WRITE
-    address = _mmap(None, nbytes, protection, flags, fd, offset)
+def _map(
+    nbytes: int,
+    flags: int,
+    fd: int,
+    offset: int,
+    after: Callable[[], None] | None = None,
+    *,
+    within: Bytes | None = None,
+    protection: int = mmap.PROT_READ | mmap.PROT_WRITE,
+) -> Bytes:
+    place = None
+    if within is not None:
+        place, flags = within.ctypes.data, flags | MAP_FIXED
+    address = _mmap(place, nbytes, protection, flags, fd, offset)
     if address in {None, ctypes.c_void_p(-1).value}:
         number = ctypes.get_errno()
         raise OSError(number, f"mapping {nbytes} bytes: {os.strerror(number)}")
-    return np.asarray(_Map(address, nbytes, after))
+    return np.asarray(_Map(address, nbytes, after, within))
 
 
 def map_private(
-    fd: int, start: int, stop: int, after: Callable[[], None] | None = None, *, large_pages: bool = False
+    fd: int,
+    start: int,
+    stop: int,
+    after: Callable[[], None] | None = None,
+    *,
+    large_pages: bool = False,
+    within: Bytes | None = None,
 ) -> Bytes:
     """Map bytes [start, stop) of a file: private, so that writing to the array never reaches the file.
 
@@ -114,6 +148,8 @@ def map_private(
         Whether to ask that what is brought in from the disk be put into pages as large as the file system
         makes them. Finding 2 MiB takes a step then, in place of 512; reading is faster as well. Pages that
         only reach into the map come along. Pages that are in memory stay as they are.
+    within : ndarray of uint8, optional
+        Whole pages of reserved address space, where nothing is mapped, at whose beginning the map is put.
 
     Returns
     -------
@@ -121,10 +157,21 @@ def map_private(
         Writable (pages are copied on write).
     """
     aligned = start // PAGE * PAGE
-    memory = _map(stop - aligned, mmap.MAP_PRIVATE, fd, aligned, after)
+    memory = _map(stop - aligned, mmap.MAP_PRIVATE, fd, aligned, after, within=within)
     if large_pages:
         _advise_large_pages(memory)
     return memory[start - aligned :]
+
+
+def reserve(nbytes: int) -> Bytes:
+    """Return address space for later maps; nothing of it may be touched before, and no memory is taken.
+
+    Raises
+    ------
+    OSError
+        If the process may not have so much of it.
+    """
+    return _map(nbytes, _RESERVED, -1, 0, protection=PROT_NONE)
 
 
 def _advise_large_pages(memory: Bytes) -> None:
@@ -134,7 +181,7 @@ def _advise_large_pages(memory: Bytes) -> None:
 
 def map_anonymous(nbytes: int) -> Bytes:
     """Return fresh zeroed memory, page-aligned, in huge pages where the system gives them."""
-    memory = _map(max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0, None)
+    memory = _map(max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
     _advise_large_pages(memory)
     return memory[:nbytes]
 
@@ -149,7 +196,7 @@ def map_shared(fd: int, nbytes: int) -> Bytes:
     nbytes : int
         At most the file's size.
     """
-    return _map(nbytes, mmap.MAP_SHARED, fd, 0, None)
+    return _map(nbytes, mmap.MAP_SHARED, fd, 0)
 
 
 def discard(memory: Bytes) -> None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import MmaploadError
+from mmapload.readers.base import PlacedArrays
 from mmapload.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -153,6 +154,21 @@ class Residency:
                 if arrays is not None:
                     self._resident.move_to_end(chunk)
         return found
+
+    def held_side_by_side(self, chunks: Sequence[int]) -> list[PlacedArrays] | None:
+        """Return the arrays of these chunks if all are in memory, each at its place in the reader's spans.
+
+        Nothing of it leaves its place while the list is kept.
+        """
+        with self._lock:
+            found = [self._loaded.get(chunk) for chunk in chunks]
+            placed = [arrays for arrays in found if type(arrays) is PlacedArrays]
+            if len(placed) < len(found):
+                return None
+            self.counts.hits += len(found)
+            for chunk in chunks:
+                self._resident.move_to_end(chunk)
+        return placed
 
     def get(self, chunk: int) -> ChunkArrays:
         """Return a chunk's arrays, loading them if need be. They are shared: for reading only.

@@ -117,6 +117,41 @@ def test_samples_of_planned_chunks_come_from_the_chunk_that_is_held(
     assert not reading.wanders
 
 
+@pytest.mark.parametrize("capacity", [7, 6])
+def test_small_samples_of_chunks_in_memory_are_copied_once_with_one_call_for_all_chunks(
+    stores: dict[str, tuple[Store, dict[str, np.ndarray]]], capacity: int
+) -> None:
+    store, arrays = stores["small raw"]
+    reading = batch_reader(store, capacity)
+    residency = reading.residency
+    for chunk in range(6):
+        residency.get(chunk)
+    indices = np.random.default_rng(0).integers(0, 24, 100)
+    expect(reading.batch(indices), arrays, indices)
+    assert reading.at_once == 1
+    expect(reading.batch(as_samples([25, 0])), arrays, as_samples([25, 0]))
+    assert reading.at_once == 1
+    assert residency.reader.chunks_loaded == 7
+
+
+def test_a_chunk_loaded_again_while_somebody_reads_it_gives_the_same_samples(
+    stores: dict[str, tuple[Store, dict[str, np.ndarray]]],
+) -> None:
+    store, arrays = stores["small raw"]
+    reading = batch_reader(store)
+    residency = reading.residency
+    held = residency.get(3)
+    residency._drop(3)  # as another thread may while one gathers
+    expect(reading.batch(as_samples([13, 12, 14])), arrays, as_samples([13, 12, 14]))
+    assert reading.at_once == 0, "its place is taken"
+    assert same_bits(held["wave"], arrays["wave"][12:16])
+    del held
+    residency._drop(3)
+    for at_once in (0, 1):
+        expect(reading.batch(as_samples([13, 12, 14])), arrays, as_samples([13, 12, 14]))
+        assert reading.at_once == at_once
+
+
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, dict[str, np.ndarray]]:
     """Return a store in which four samples make a view worth while, in chunks of eight."""

@@ -25,7 +25,7 @@ LAYERS = [
     ["extents"],
     ["metadata", "chunkfile", "order", "seals", "sources", "mappings"],
     ["ragged"],
-    ["buffers", "mappool", "opening", "passes", "presence", "reserved", "state"],
+    ["buffers", "mappool", "opening", "passes", "presence", "reserved", "spans", "state"],
     ["checksums", "mixedstate", "verifying"],
     ["store"],
     ["measures", "writer", "readers", "schedule", "selection", "streams"],

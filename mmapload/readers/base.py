@@ -17,12 +17,19 @@ if TYPE_CHECKING:
 
     from mmapload.checks import Checks
     from mmapload.layout import FieldLayout
+    from mmapload.spans import Span
     from mmapload.store import Store
 
-__all__ = ["ChunkArrays", "ChunkReader", "Reader"]
+__all__ = ["ChunkArrays", "ChunkReader", "PlacedArrays", "Reader"]
 
 ChunkArrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
 """The samples of one chunk: field name -> array of shape (samples, *field shape), writable, private."""
+
+
+class PlacedArrays(dict[str, "npt.NDArray[Any]"]):
+    """The samples of one chunk, whose fields all lie at the chunk's place in the reader's spans."""
+
+    __slots__ = ()
 
 
 class ChunkReader(Protocol):
@@ -35,8 +42,11 @@ class ChunkReader(Protocol):
         that and for `read_rows`.
     row_bytes_loaded : int
         Those of them that `read_rows` read.
+    spans : dict of str to Span
+        Of each field, an array in which all chunks have a place; empty if they have none.
     """
 
+    spans: Mapping[str, Span]
     chunks_loaded: int
     bytes_loaded: int
     row_bytes_loaded: int
@@ -54,6 +64,11 @@ class ChunkReader(Protocol):
         ----------
         in_memory : bool
             Whether the files' pages are known to be in memory, so that nothing has to be brought in.
+
+        Returns
+        -------
+        dict of str to ndarray
+            `PlacedArrays` if no rows are named and the chunk's place was free.
 
         Raises
         ------
@@ -92,6 +107,7 @@ class Reader:
         self.fields = fields
         self.checks = checks
         self.drop_behind = drop_behind
+        self.spans: Mapping[str, Span] = {}
         self.chunks_loaded = 0
         self.bytes_loaded = 0
         self.row_bytes_loaded = 0

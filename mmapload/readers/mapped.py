@@ -13,7 +13,8 @@ from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.errors import ChunkError
 from mmapload.mappings import PAGE, count_in_memory, drop_pages, map_private, populate
 from mmapload.mappool import MapPool
-from mmapload.readers.base import Reader
+from mmapload.readers.base import PlacedArrays, Reader
+from mmapload.spans import Span
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from mmapload.store import Store
 
 __all__ = ["MappedReader"]
+
+SMALL_SAMPLE_BYTES: Final = 2**14
+"""Below this, copying a sample takes less time than the calls for it, and chunks are mapped side by side."""
 
 DROP_BYTES: Final = 2**19
 """Rows that were read in one piece are dropped behind from this size on; pages at the ends go with them."""
@@ -49,14 +53,24 @@ class MappedReader(Reader):
     ) -> None:
         super().__init__(store, fields, checks, drop_behind=drop_behind)
         self._pool = MapPool()
+        if 0 < sum(field.sample_nbytes for field in fields) < SMALL_SAMPLE_BYTES:
+            spans = {
+                field.name: Span.of(field, store.layout.chunks) for field in fields if field.sample_nbytes
+            }
+            self.spans = {name: span for name, span in spans.items() if span is not None}
+            if len(self.spans) < len(spans):
+                self.spans = {}
 
     def load(
         self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
     ) -> ChunkArrays:
         """Map the rows, bring all their pages in, and check the chunk if that is due."""
+        placed = stop is None and bool(self.spans)
         stop = self.end_of(chunk, stop)
         with self.reading():
-            arrays, nbytes = self._map(chunk, start, stop, drop=self.drop_behind, bring_in=not in_memory)
+            arrays, nbytes = self._map(
+                chunk, start, stop, drop=self.drop_behind, bring_in=not in_memory, placed=placed
+            )
         self.finish(1, nbytes)
         return arrays
 
@@ -66,10 +80,11 @@ class MappedReader(Reader):
             self._map(chunk, start, self.end_of(chunk, stop), drop=False, bring_in=True)
 
     def _map(
-        self, chunk: int, start: int, stop: int, *, drop: bool, bring_in: bool
+        self, chunk: int, start: int, stop: int, *, drop: bool, bring_in: bool, placed: bool = False
     ) -> tuple[ChunkArrays, int]:
         """Return the rows, and how many bytes of files were mapped for them."""
-        arrays, loaded = {}, 0
+        arrays: ChunkArrays = {}
+        loaded = 0
         for i, field, path in self.paths(chunk):
             shape = (stop - start, *field.shape)
             if field.sample_nbytes == 0 or start == stop:
@@ -81,10 +96,14 @@ class MappedReader(Reader):
             whole = due or (start == 0 and stop == self.store.layout.chunk_samples(chunk))
             begin, end = (0, field.chunk_nbytes + CHECKSUM_BYTES) if whole else (first, last)
             fd, _ = open_chunk_file(field, chunk, path)
+            after = partial(drop_pages, path, begin, end) if drop else None
             try:
-                if self.drop_behind:
+                memory = self.spans[field.name].map(chunk, fd, end, after) if placed else None
+                placed = memory is not None
+                if memory is not None:
+                    self._bring_in(memory, wanted=bring_in or due)
+                elif self.drop_behind:
                     # A large page that two parts of a file share would be dropped with neither.
-                    after = partial(drop_pages, path, begin, end) if drop else None
                     memory = map_private(fd, begin, end, after, large_pages=whole)
                     if bring_in or due:
                         populate(memory)
@@ -102,7 +121,7 @@ class MappedReader(Reader):
             loaded += end - begin
             rows = memory[first - begin : last - begin]
             arrays[field.name] = rows.view(field.dtype).reshape(shape)
-        return arrays, loaded
+        return PlacedArrays(arrays) if placed else arrays, loaded
 
     def _recycled(self, fd: int, begin: int, end: int, *, bring_in: bool) -> Bytes:
         """Return a map of these bytes of a file: an older one, if one came back untouched."""
@@ -113,11 +132,14 @@ class MappedReader(Reader):
             memory = self._pool.lease(part, map_private(fd, begin, end, large_pages=True))
         else:
             bring_in = True  # what was in memory when it came back may not be now
+        self._bring_in(memory, wanted=bring_in)
+        return memory
+
+    def _bring_in(self, memory: Bytes, *, wanted: bool) -> None:
         # To populate what is there takes several times as long as to find that out; pages are mapped as they
         # are touched then, and of a worker's chunks few are.
-        if bring_in and count_in_memory(memory) * PAGE < memory.nbytes:
+        if wanted and (self.drop_behind or count_in_memory(memory) * PAGE < memory.nbytes):
             populate(memory)
-        return memory
 
     def read_rows(
         self,
