@@ -17,6 +17,7 @@ from mmapload.errors import LayoutError, StoreNotFoundError, shown
 from mmapload.layout import RESERVED_GROUP
 from mmapload.metadata import parse_field, parse_group, parse_ragged, parse_root, ragged_axes
 from mmapload.ragged import EXTENTS, extents_array
+from mmapload.seals import document_text, faults_of
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from mmapload.layout import FieldLayout, StoreLayout
 
-__all__ = ["METADATA", "identity_of", "read_layout", "read_reserved", "root_document"]
+__all__ = ["METADATA", "identity_of", "read_layout", "read_reserved", "rewritten_documents", "root_document"]
 
 METADATA: Final = "zarr.json"
 """The file of every group and array that says what is in it."""
@@ -79,16 +80,17 @@ def read_layout(folder: str, given: str = "") -> StoreLayout:
     problems += found
     if layout is None:
         raise LayoutError(folder, problems)
-    fields = []
+    fields, documents = [], {}
     notes = document["attributes"]["mmapload"].get("fields")
     for name in names:
-        field, found = _read_field(folder, name, layout, notes[name])
+        field, documents[name], found = _read_field(folder, name, layout, notes[name])
         fields += [field] if field else []
         problems += found
     lengths = sorted({each.chunk_length for each in fields})
     if len(lengths) > 1:
         problems.append(f"all fields must have one chunk length, found {shown(lengths)}")
     problems += _links(folder)
+    problems = problems or faults_of(document, documents, METADATA)
     if problems:
         raise LayoutError(folder, problems)
     return dataclasses.replace(layout, chunk_length=lengths[0], fields=tuple(fields))
@@ -129,23 +131,48 @@ def read_reserved(folder: str, arrays: Iterable[tuple[FieldLayout, int]]) -> tup
             found += more
             if not found and read != array:
                 found.append(f"{name}/{METADATA}: expected {array}, found {read}")
+            if not found and document.get("fill_value") != 0:
+                found.append(f"{name}/{METADATA}: fill_value: expected 0, found {document.get('fill_value')}")
         if not found:
             lengths[array.name] = document["shape"][0]
         problems += found
     return lengths, problems
 
 
+def rewritten_documents(folder: str, names: Iterable[str]) -> list[str]:
+    """Say which documents are not in the one form in which they are written, or lack what makes them whole.
+
+    Parameters
+    ----------
+    names : iterable of str
+        Groups and arrays below `folder`; the empty one is the root.
+    """
+    problems = []
+    for name in names:
+        where = os.path.join(name, METADATA)
+        try:
+            text = _read(os.path.join(folder, where), where) or b""
+        except _Unreadable:
+            continue  # told where it is opened
+        document, found = parse_document(text, where)
+        if not found and document_text(document) != text:
+            problems.append(
+                f"{where}: was damaged or written anew by another program; what it says is as it was"
+            )
+    return problems
+
+
 def _read_field(
     folder: str, name: str, layout: StoreLayout, note: object
-) -> tuple[FieldLayout | None, list[str]]:
+) -> tuple[FieldLayout | None, dict[str, Any], list[str]]:
     document, problems = _read_document(folder, name, f"the root says that there is a field {name!r}")
     if not document and problems:
-        return None, problems
+        return None, {}, problems
     if axes := ragged_axes(note):
         field, found = _parse_ragged(folder, name, axes, document, layout)
     else:
         field, found = parse_field(name, document, layout.samples, layout.batch_size, f"{name}/{METADATA}")
-    return field, problems + found
+    return field, document, problems + found
 
 
 def _parse_ragged(

@@ -11,9 +11,6 @@ import dataclasses
 import hashlib
 import os
 import sys
-import threading
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
@@ -21,24 +18,17 @@ import numpy as np
 from mmapload.checksums import ChecksumList
 from mmapload.chunkfile import read_chunk_file
 from mmapload.errors import ChunkError, LayoutError, MmaploadError
-from mmapload.layout import RESERVED_GROUP, FieldLayout, StoreLayout
-from mmapload.opening import METADATA, read_layout, read_reserved
+from mmapload.opening import METADATA, read_layout
 from mmapload.presence import chunks_there, missing_chunks
-from mmapload.reserved import (
-    NAME_ARRAYS,
-    checksums_array,
-    end_of_names,
-    expect_ends,
-    read_name,
-    reserved_arrays,
-)
+from mmapload.reserved import read_name
+from mmapload.verifying import verified
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
-    from mmapload.codecs import Bytes
+    from mmapload.layout import FieldLayout, StoreLayout
 
 __all__ = ["METADATA", "Store", "StrPath", "open_store"]
 
@@ -212,93 +202,12 @@ class Store:
         of checksums, and the samples' names. Each thread keeps one chunk in memory. Where more than 1,000
         files of an array are missing, one error stands for the rest of them.
         """
-        for field in self.layout.fields:
-            yield from self._faults(self.path, field, self._files(field), threads)
-        least = {"names": 0, "ends": len(self), "checksums": self.layout.chunks}
-        reserved = [(array, least[array.name]) for array in reserved_arrays(self.layout)]
-        lengths, problems = read_reserved(self.path, reserved) if reserved else ({}, [])
-        if problems:
-            yield LayoutError(self.path, problems)
-        if self.layout.has_checksums:
-            listed = checksums_array(len(self.layout.fields))
-            yield from self._reserved_faults(listed, self.layout.chunks, threads)
-        if self.layout.has_names:
-            total = lengths.get("names")
-
-            def check(chunk: int, ends: Bytes) -> None:
-                expect_ends(self.path, chunk, ends, len(self), total)
-
-            yield from self._reserved_faults(NAME_ARRAYS["ends"], len(self), threads, check)
-            there = end_of_names(self.path, len(self)) if total is None else total
-            yield from self._reserved_faults(NAME_ARRAYS["names"], there, threads)
-
-    def _reserved_faults(
-        self,
-        array: FieldLayout,
-        length: int,
-        threads: int,
-        check: Callable[[int, Bytes], None] | None = None,
-    ) -> Iterator[ChunkError | None]:
-        group = os.path.join(self.path, RESERVED_GROUP)
-        return self._faults(group, array, -(-length // array.chunk_length), threads, check)
-
-    def _faults(
-        self,
-        parent: str,
-        array: FieldLayout,
-        chunks: int,
-        threads: int,
-        check: Callable[[int, Bytes], None] | None = None,
-    ) -> Iterator[ChunkError | None]:
-        """Read the chunk files of an array side by side, and yield what is wrong with each, in order."""
-        folder = os.path.join(parent, array.name)
-        kept = threading.local()  # memory used before is several times faster than fresh memory
-
-        def allocate(nbytes: int) -> Bytes:
-            if getattr(kept, "out", np.empty(0)).nbytes < nbytes:
-                kept.out = np.empty(nbytes, np.uint8)
-            out: Bytes = kept.out[:nbytes]
-            return out
-
-        def fault(chunk: int) -> ChunkError | None:
-            path = os.path.join(folder, array.chunk_key(chunk))
-            try:
-                content = read_chunk_file(array, chunk, path, allocate)
-                if parent == self.path:
-                    self.expect_listed(array, chunk, content.trailer)
-                if check is not None:
-                    check(chunk, content.data)
-            except ChunkError as error:
-                # What is wrong with other files, of the list of checksums say, is told when they are read.
-                return self.located(error) if error.path == path else None
-            return None
-
-        there = chunks_there(folder, array, chunks)
-        missing = missing_chunks(there, chunks)
-        more = chunks - len(there) - len(missing)
-        yield from _in_order(fault, sorted({*there, *missing}), threads)
-        if more:
-            path = os.path.join(folder, array.chunk_key(missing[-1] + 1))
-            yield ChunkError(array.name, missing[-1] + 1, path, "a chunk file", f"{more:,} more are missing")
+        return verified(self.path, self.layout, self.expect_listed, self.located, threads)
 
     @property
     def chunk_files(self) -> int:
         """Number of chunk files of the fields."""
         return sum(map(self._files, self.layout.fields))
-
-
-def _in_order(
-    fault: Callable[[int], ChunkError | None], chunks: Iterable[int], threads: int
-) -> Iterator[ChunkError | None]:
-    """Call a function for each chunk, in threads; yield what it returns in the order of the chunks."""
-    ahead: deque[Future[ChunkError | None]] = deque()
-    with ThreadPoolExecutor(threads, "mmapload-verify") as pool:
-        for chunk in chunks:
-            ahead.append(pool.submit(fault, chunk))
-            if len(ahead) > 2 * threads:
-                yield ahead.popleft().result()
-        while ahead:
-            yield ahead.popleft().result()
 
 
 def open_store(path: StrPath) -> Store:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.loading_cases import random_arrays, write_store
+from tests.loading_cases import random_arrays, unseal, write_store
 from tests.warm_python import run_warm
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 def claim(store: Store, samples: int) -> None:
     """Let metadata promise so many samples in all fields."""
+    unseal(store.path)
     root = Path(store.path, "zarr.json")
     told = json.loads(root.read_text())
     told["attributes"]["mmapload"]["samples"] = samples

@@ -21,7 +21,15 @@ from mmapload.errors import ChunkError
 from mmapload.layout import RESERVED_GROUP
 from mmapload.reserved import checksums_array
 from mmapload.store import Store, open_store
-from tests.loading_cases import flip_byte, open_reader, random_arrays, same_bits, swap, write_store
+from tests.loading_cases import (
+    flip_byte,
+    open_reader,
+    random_arrays,
+    same_bits,
+    swap,
+    unseal,
+    write_store,
+)
 
 FIELDS = {"first": ("u1", (3, 5)), "empty": ("f4", (0,)), "second": ("i1", (15,)), "label": ("i8", ())}
 
@@ -166,6 +174,7 @@ def test_a_damaged_chunk_file_is_damaged_and_not_swapped(store: Store) -> None:
 
 def test_a_store_without_a_list_reads_as_before(store: Store, arrays: dict[str, np.ndarray]) -> None:
     shutil.rmtree(Path(store.path, RESERVED_GROUP))
+    unseal(store.path)
     root = Path(store.path, "zarr.json")
     document = json.loads(root.read_text())
     assert document["attributes"]["mmapload"].pop("checksums") is True

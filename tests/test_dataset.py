@@ -21,6 +21,7 @@ from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, Sequentia
 
 import mmapload
 from mmapload import ChunkDataset, ChunkError, ChunkSampler, StateMismatchError, StoreNotFoundError
+from tests.loading_cases import unseal
 from tests.numbered_samples import (
     SAMPLE_BYTES,
     Negated,
@@ -299,6 +300,7 @@ def test_a_store_that_claims_larger_chunks_than_its_files_hold_is_blamed_before_
     tmp_path: Path, codec_name: str
 ) -> None:
     store = mmapload.preprocess([{"x": np.arange(3)}] * 4, tmp_path / "store", 4, codec=codec_name)
+    unseal(store.path)
     document = json.loads(Path(store.path, "x", "zarr.json").read_text())
     document["shape"][1] = document["chunk_grid"]["configuration"]["chunk_shape"][1] = 2**25
     Path(store.path, "x", "zarr.json").write_text(json.dumps(document))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from typing import TYPE_CHECKING
 
@@ -10,7 +11,7 @@ import pytest
 
 from mmapload.codecs import CODEC_NAMES
 from mmapload.store import Store, open_store
-from tests.golden.make import CODECS, GOLDEN, LISTED, expected, main
+from tests.golden.make import CODECS, GOLDEN, LISTED, SEALED, expected, main
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +34,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-@pytest.fixture(params=[GOLDEN, LISTED], ids=["first", "listed"])
+@pytest.fixture(params=[GOLDEN, LISTED, SEALED], ids=["first", "listed", "sealed"])
 def form(request) -> Path:
     """Each form that stores have had."""
     return request.param
@@ -47,8 +48,9 @@ def store(codec_name, form) -> Store:
 def test_there_is_a_golden_store_of_every_codec():
     assert CODECS == CODEC_NAMES
     folders = {path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {*CODECS, "listed"}
-    assert {path.name for path in LISTED.iterdir()} == {*CODECS}
+    assert folders == {*CODECS, "listed", "sealed"}
+    for form in (LISTED, SEALED):
+        assert {path.name for path in form.iterdir()} == {*CODECS}
 
 
 def test_a_golden_store_reads_as_it_was_written(store):
@@ -72,7 +74,7 @@ def test_a_golden_store_has_the_fingerprint_that_saved_states_know(store, codec_
 
 
 def test_only_the_later_ones_list_checksums(store, form):
-    assert store.layout.has_checksums == (form == LISTED)
+    assert store.layout.has_checksums == (form != GOLDEN)
 
 
 def test_zarr_reads_a_golden_store(codec_name, form):
@@ -109,7 +111,7 @@ def test_stores_are_still_written_as_they_were(tmp_path):
     """Byte for byte; but frames may differ from one release of a compressor to the next."""
     main(tmp_path)
     for codec in CODECS:
-        now, then = tree(tmp_path / codec), tree(golden(codec, LISTED))
+        now, then = tree(tmp_path / codec), tree(golden(codec, SEALED))
         assert now.keys() == then.keys()
         for name, content in then.items():
             if codec == "raw" or os.path.basename(name) == "zarr.json":
@@ -126,6 +128,15 @@ def test_the_chunk_files_are_the_same_with_and_without_a_list(codec_name):
         "__mmapload__/checksums/zarr.json",
         "__mmapload__/checksums/c.0.0",
     }
+
+
+def test_only_the_root_differs_in_a_store_with_a_checksum_of_its_metadata(codec_name):
+    listed, later = tree(golden(codec_name, LISTED)), tree(golden(codec_name, SEALED))
+    assert listed.keys() == later.keys()
+    assert [name for name in listed if listed[name] != later[name]] == ["zarr.json"]
+    root = json.loads(later["zarr.json"])
+    assert isinstance(root["attributes"]["mmapload"].pop("metadata_checksum"), int)
+    assert root == json.loads(listed["zarr.json"])
 
 
 def test_the_list_has_the_last_bytes_of_every_chunk_file(codec_name):

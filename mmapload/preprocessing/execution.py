@@ -30,7 +30,7 @@ from mmapload.progress import SilentProgress
 from mmapload.sizes import format_size
 from mmapload.store import METADATA, Store, open_store
 from mmapload.writer.checksums import write_checksums
-from mmapload.writer.documents import field_document, group_document
+from mmapload.writer.documents import field_document, group_document, root_document_text
 from mmapload.writer.durable import explained, sync_folder, write_durably
 from mmapload.writer.journal import Journal, read_journal
 from mmapload.writer.names import write_names
@@ -244,13 +244,14 @@ def _run_stream(
 
 def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | None) -> None:
     """Write the metadata, the root's last: with it the store is whole."""
-    for field in layout.fields:
-        _write_document(os.path.join(folder, field.name), field_document(field, layout.samples))
+    documents = {field.name: field_document(field, layout.samples) for field in layout.fields}
+    for name, text in documents.items():
+        _write_document(os.path.join(folder, name), text)
     if names is not None:
         write_names(folder, names)
     write_checksums(folder, layout)
     _write_document(os.path.join(folder, RESERVED_GROUP), group_document({}))
-    _write_document(folder, group_document(layout.root_attributes()))
+    _write_document(folder, root_document_text(layout.root_attributes(), documents))
 
 
 def _write_document(folder: str, text: bytes) -> None:

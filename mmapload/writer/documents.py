@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mmapload.chains import codec_chain
 from mmapload.errors import MmaploadError
 from mmapload.metadata import parse_field
+from mmapload.seals import document_text, sealed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from mmapload.codecs import Codec
     from mmapload.layout import FieldLayout
 
-__all__ = ["field_document", "group_document"]
+__all__ = ["field_document", "group_document", "root_document_text"]
 
 _FIELD_KEYS = (
     "zarr_format",
@@ -67,7 +68,7 @@ def field_document(field: FieldLayout, length: int) -> bytes:
     # What zarr leaves out where it is empty differs from release to release: a store must not.
     document["codecs"] = codec_chain(field.codec, field.dtype.itemsize)
     defaults: dict[str, Any] = {"attributes": {}, "storage_transformers": []}
-    return _dump({key: document.get(key, defaults.get(key)) for key in _FIELD_KEYS})
+    return document_text({key: document.get(key, defaults.get(key)) for key in _FIELD_KEYS})
 
 
 def group_document(attributes: Mapping[str, Any]) -> bytes:
@@ -77,7 +78,19 @@ def group_document(attributes: Mapping[str, Any]) -> bytes:
     kept: dict[str, Any] = {}
     zarr.create_group(zarr.storage.MemoryStore(kept), attributes=dict(attributes), zarr_format=3)
     document = json.loads(kept["zarr.json"].to_bytes())
-    return _dump({key: document.get(key, {}) for key in ("zarr_format", "node_type", "attributes")})
+    return document_text({key: document.get(key, {}) for key in ("zarr_format", "node_type", "attributes")})
+
+
+def root_document_text(attributes: Mapping[str, Any], fields: Mapping[str, bytes]) -> bytes:
+    """Return the root's `zarr.json`, with the checksum of all documents.
+
+    Parameters
+    ----------
+    fields : mapping of str to bytes
+        Every field's document.
+    """
+    root = json.loads(group_document(attributes))
+    return document_text(sealed(root, {name: json.loads(text) for name, text in fields.items()}))
 
 
 def _compressor(codec: Codec) -> list[Any]:
@@ -88,7 +101,3 @@ def _compressor(codec: Codec) -> list[Any]:
         return []
     kinds = {"zstd": ZstdCodec, "blosc": BloscCodec}
     return [kinds[entry["name"]](**entry["configuration"])]
-
-
-def _dump(document: Mapping[str, Any]) -> bytes:
-    return json.dumps(document, indent=2, ensure_ascii=True).encode() + b"\n"

@@ -14,6 +14,8 @@ import numpy as np
 GOLDEN = Path(__file__).parent
 """Stores as they were first written, without a list of checksums."""
 LISTED = GOLDEN / "listed"
+"""Stores with one, and without a checksum of the metadata."""
+SEALED = GOLDEN / "sealed"
 """Stores as they are written now."""
 SAMPLES = 5
 BATCH_SIZE = 2
@@ -50,4 +52,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else LISTED)
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else SEALED)
