@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from mmapload.errors import SourceError
-from mmapload.sources.listing import list_files
-from mmapload.sources.npz import NpzSource
+from mmapload.sources.kinds import Request, open_files
 from mmapload.sources.samples import IterableSource, SequenceSource
 from mmapload.writer.workfolder import is_store
 
@@ -91,8 +90,8 @@ def open_source(
         folders = tuple(os.fspath(path) for path in paths if os.path.isdir(path))
         for folder in filter(is_store, folders):
             raise SourceError(folder, None, "a store already: give the folder of .npz files it was made from")
-        listing = list_files(paths, list_file=list_file)
-        return OpenedSource(NpzSource(listing, fields, optional), listing, folders)
+        opened, listing = open_files(paths, list_file, Request(fields, optional, samples))
+        return OpenedSource(opened, listing, folders)
     if list_file is not None:
         raise TypeError("a list of files goes with paths, not with samples from Python")
     if samples != "files":
