@@ -37,7 +37,7 @@ LAYERS = [
     ["windows", "subsets", "weights"],
     ["workers", "quality", "epochs", "following"],
     ["views"],
-    ["dataset"],
+    ["dataset", "grouping"],
     ["resuming", "mixed"],
     ["samplers", "mixing", "devices", "pipeline", "stats"],
     ["batchsampler", "finishing", "plans"],
@@ -65,6 +65,9 @@ OWNERS = {
     "matplotlib": {"quality"},
 }
 """Who may import what is neither numpy nor in the standard library."""
+
+RESTRICTED = "sources.unpickling"
+"""The one module that reads pickles, and calls nothing that they name."""
 
 MOST_LINES = 320
 
@@ -139,14 +142,22 @@ def test_no_module_asserts_unpickles_or_runs_text(name):
     """Assertions vanish with -O; pickles, `eval` and `exec` run what a file says."""
     tree = modules()[name]
     assert not [node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert)]
-    assert not {imported.partition(".")[0] for imported in imports(tree)} & {"pickle", "marshal", "shelve"}
+    unpickling = set() if name == RESTRICTED else {"pickle"}
+    found = {imported.partition(".")[0] for imported in imports(tree)}
+    assert not found & {"marshal", "shelve", *unpickling}
     calls = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
     called = {call.id for call in calls if isinstance(call, ast.Name)}
     assert not called & {"eval", "exec", "compile", "__import__"}
-    keywords = [
-        keyword.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for keyword in node.keywords
-    ]
-    assert "allow_pickle" not in keywords
+    # Our option goes by numpy's name; numpy is never given it.
+    numpys = [call for call in ast.walk(tree) if isinstance(call, ast.Call) and is_numpys(call.func)]
+    assert "allow_pickle" not in {keyword.arg for call in numpys for keyword in call.keywords}
+
+
+def is_numpys(function: ast.expr) -> bool:
+    """Whether a function is named as one of numpy's."""
+    while isinstance(function, ast.Attribute):
+        function = function.value
+    return isinstance(function, ast.Name) and function.id in {"np", "numpy"}
 
 
 @pytest.mark.parametrize("name", modules())
