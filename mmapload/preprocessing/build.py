@@ -18,6 +18,7 @@ import numpy as np
 from mmapload.errors import SourceError
 from mmapload.order.bijection import bijection
 from mmapload.order.philox import Purpose, stream_key
+from mmapload.ragged import extents_folder
 from mmapload.writer.chunks import ChunkFile
 from mmapload.writer.durable import explained, sync_folder
 
@@ -28,10 +29,19 @@ if TYPE_CHECKING:
     from mmapload.order.bijection import Bijection
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.sources import IndexedSource
+    from mmapload.writer.chunks import Written
     from mmapload.writer.journal import Journal
     from mmapload.writer.workfolder import WorkFolder
 
-__all__ = ["BadSample", "Build", "DoneChunk", "SkippedSample", "digest_of"]
+__all__ = [
+    "BadSample",
+    "Build",
+    "DoneChunk",
+    "SkippedSample",
+    "chunk_folders",
+    "digest_of",
+    "writing_order",
+]
 
 DIGEST_BYTES: Final = 8
 _NAMES_AT_ONCE: Final = 4096
@@ -84,8 +94,8 @@ class DoneChunk:
     ----------
     chunk : int
         Its number.
-    files : tuple of ChunkFile or None
-        For every field; None where it has no chunk files.
+    files : tuple of ChunkFile, tuple of ChunkFile, or None
+        For every field; None where it has no chunk files, and several of a ragged one.
     digests : str
         `digest_of` each of its samples, one after the other.
     stand_ins : mapping of str to int
@@ -93,7 +103,7 @@ class DoneChunk:
     """
 
     chunk: int
-    files: tuple[ChunkFile | None, ...]
+    files: tuple[Written, ...]
     digests: str
     stand_ins: Mapping[str, int]
 
@@ -101,6 +111,28 @@ class DoneChunk:
 def digest_of(source: IndexedSource, index: int) -> str:
     """Return 16 hexadecimal digits that change with the sample."""
     return hashlib.blake2b(source.fingerprint(index), digest_size=DIGEST_BYTES).hexdigest()
+
+
+def writing_order(samples: int, seed: int | None) -> Bijection | None:
+    """Return the index of the sample at each position in the order of writing; None if they are the same."""
+    return None if seed is None else bijection(samples, stream_key(seed, 0, Purpose.FULL, _WRITING_LANE))
+
+
+def chunk_folders(layout: StoreLayout) -> list[str]:
+    """List the folders below a store in which chunk files of its fields lie."""
+    return [field.name for field in layout.fields] + [extents_folder(field) for field in layout.ragged]
+
+
+def _noted(written: Written) -> Any:
+    if isinstance(written, tuple):
+        return [[file.nbytes, file.checksum] for file in written]
+    return written and [written.nbytes, written.checksum]
+
+
+def _written(noted: Any) -> Written:
+    if noted and isinstance(noted[0], list):
+        return tuple(ChunkFile(*file) for file in noted)
+    return noted and ChunkFile(*noted)
 
 
 class Build:
@@ -137,10 +169,7 @@ class Build:
         self._journal = journal
         self._total = len(self.source)
         self.done_samples = 0
-        self._order: Bijection | None = None
-        if plan.options.shuffle is not None:
-            key = stream_key(plan.options.shuffle, 0, Purpose.FULL, _WRITING_LANE)
-            self._order = bijection(self._total, key)
+        self._order = writing_order(self._total, plan.options.shuffle)
         self._layout: StoreLayout | None = None
 
     @property
@@ -189,12 +218,12 @@ class Build:
         """Note that chunks are done: their files are flushed, now also their names, then the journal."""
         if not chunks:
             return
-        for field in self.layout.fields:
-            sync_folder(os.path.join(self.work.store, field.name))
+        for folder in chunk_folders(self.layout):
+            sync_folder(os.path.join(self.work.store, folder))
         self._note(
             {
                 "chunk": done.chunk,
-                "files": [file and [file.nbytes, file.checksum] for file in done.files],
+                "files": [_noted(written) for written in done.files],
                 "digests": done.digests,
                 "stand_ins": done.stand_ins,
             }
@@ -228,7 +257,7 @@ class Build:
             if "skip" in entry:
                 self._leave_out(entry["skip"], entry["from"])
             else:
-                files = tuple(file and ChunkFile(*file) for file in entry["files"])
+                files = tuple(map(_written, entry["files"]))
                 self.done[entry["chunk"]] = DoneChunk(
                     entry["chunk"], files, entry["digests"], entry.get("stand_ins", {})
                 )

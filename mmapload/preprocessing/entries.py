@@ -42,7 +42,10 @@ def checked_entry(entry: Mapping[str, Any], build: Build) -> Mapping[str, Any]:
     fields = build.layout.fields
     _expect("files", files, isinstance(files, list) and len(files) == len(fields))
     for field, file in zip(fields, files or (), strict=True):
-        _expect("files", file, _is_file(file) if field.sample_nbytes else file is None)
+        if field.is_ragged:
+            _expect("files", file, isinstance(file, list) and len(file) > 0 and all(map(_is_file, file)))
+        else:
+            _expect("files", file, _is_file(file) if field.sample_nbytes else file is None)
     counts = entry.get("stand_ins", {})
     _expect("stand_ins", counts, isinstance(counts, dict) and counts.keys() <= build.plan.fill.keys())
     for count in counts.values():

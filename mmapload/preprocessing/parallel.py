@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from mmapload.errors import SourceError
 from mmapload.preprocessing.buffers import BufferSets, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
-from mmapload.preprocessing.fill import read_filled
+from mmapload.preprocessing.filling import read_into
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def run_parallel(build: Build, progress: Progress) -> None:
         If a sample is bad and `on_error` is "fail": of those met, the first in the order of writing.
     """
     jobs = build.plan.jobs
-    buffers = BufferSets(build.layout, jobs)
+    buffers = BufferSets(build.layout, jobs, build.plan.longest)
     with ThreadPoolExecutor(jobs, thread_name_prefix="mmapload-job") as pool:
         while build.missing():
             _run_until_bad(build, progress, pool, buffers)
@@ -163,8 +163,7 @@ def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferS
             digest = ""
             try:
                 digest = digest_of(source, index)
-                into = {name: values[row, ...] for name, values in rows.items()}
-                stand_ins.update(read_filled(source, index, into, build.plan.fill))
+                stand_ins.update(read_into(build.plan, rows, row, index))
             except SourceError as error:
                 bad.append(BadSample(position, index, digest, error))
                 if fail:

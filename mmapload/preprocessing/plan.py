@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from mmapload.codecs import codec_named
@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mmapload.preprocessing.fill import StandIn
+    from mmapload.preprocessing.ragged import RaggedPlan
     from mmapload.sources import ArraySpec, IndexedSource, StreamSource
 
 __all__ = ["OnError", "Options", "PreprocessPlan", "Samples"]
 
 _PADDING_TOLD: Final = 0.05
 """Share of a store from which on it is said what fills the last chunk."""
+
+_EXTENT_BYTES: Final = 8
+"""Of each number that says where a sample of a ragged field ends, and of its shape."""
 
 OnError: TypeAlias = Literal["fail", "skip"]
 Samples: TypeAlias = Literal["files", "rows", "keys"]
@@ -47,6 +51,8 @@ class Options:
         Whether a finished store may be replaced and an unfinished one thrown away.
     samples : "files", "rows" or "keys"
         Whether a sample is a file, a row of all arrays in a file, or one array of a file.
+    allow_pickle : bool
+        Whether arrays of objects are read from their pickles.
     """
 
     batch_size: int
@@ -57,6 +63,7 @@ class Options:
     on_error: OnError
     overwrite: bool
     samples: Samples = "files"
+    allow_pickle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,12 @@ class PreprocessPlan:
         Files of the source that were skipped: names that begin with a dot, and other suffixes.
     in_source : bool
         Whether `out` lies in a folder of the source, so that the next run comes across its files.
+    first : int
+        The number of the sample that the schema is from.
+    ragged : mapping of str to RaggedPlan
+        The fields whose samples differ in shape; the schema has the shape of one sample.
+    masks : mapping of str to str
+        For every field that says whether samples have another one, that field.
     """
 
     source: IndexedSource | StreamSource
@@ -104,6 +117,9 @@ class PreprocessPlan:
     hidden: int = 0
     foreign: int = 0
     in_source: bool = False
+    first: int = 0
+    ragged: Mapping[str, RaggedPlan] = field(default_factory=dict)
+    masks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def indexed(self) -> IndexedSource:
@@ -122,14 +138,9 @@ class PreprocessPlan:
 
     def layout(self, samples: int | None, skipped: int = 0) -> StoreLayout:
         """Return the layout of the store of that many samples; of no samples where their number is open."""
-        largest = max(spec.nbytes for spec in self.schema.values())
+        largest = max(map(self.field_nbytes, self.schema))
         length = chunk_length_for(samples, self.options.batch_size, largest, self.options.chunk_bytes)
-        fields = tuple(
-            FieldLayout(
-                name, spec.dtype, spec.shape, length, codec_named(self.options.codec, spec.dtype.itemsize)
-            )
-            for name, spec in self.schema.items()
-        )
+        fields = tuple(self._field(name, length) for name in self.schema)
         made: dict[str, Any] = {
             "kind": self.source.kind,
             "skipped": skipped,
@@ -137,9 +148,27 @@ class PreprocessPlan:
         }
         if self.fill:
             made["fill"] = {name: stand_in.note for name, stand_in in self.fill.items()}
+        if self.masks:
+            made["optional"] = {name: mask for mask, name in self.masks.items()}
         return StoreLayout(
             samples or 0, self.options.batch_size, length, fields, self.has_names, made, has_checksums=True
         )
+
+    def _field(self, name: str, length: int) -> FieldLayout:
+        spec, ragged = self.schema[name], self.ragged.get(name)
+        codec = codec_named(self.options.codec, spec.dtype.itemsize)
+        if ragged is None:
+            return FieldLayout(name, spec.dtype, spec.shape, length, codec)
+        return FieldLayout(name, spec.dtype, (-1,) * ragged.axes, length, codec, ragged.piece_length)
+
+    def field_nbytes(self, name: str) -> int:
+        """Return the bytes of one sample of a field, of a ragged one on average."""
+        return self.ragged[name].mean_nbytes if name in self.ragged else self.schema[name].nbytes
+
+    @property
+    def longest(self) -> dict[str, int]:
+        """Values of the longest chunk of each ragged field."""
+        return {name: ragged.longest for name, ragged in self.ragged.items()}
 
     @property
     def passed_over(self) -> str:
@@ -150,8 +179,8 @@ class PreprocessPlan:
 
     @property
     def sample_bytes(self) -> int:
-        """Bytes of one sample, all fields."""
-        return sum(spec.nbytes for spec in self.schema.values())
+        """Bytes of one sample, all fields; of ragged ones on average."""
+        return sum(map(self.field_nbytes, self.schema))
 
     @property
     def chunk_length(self) -> int:
@@ -165,18 +194,24 @@ class PreprocessPlan:
 
     @property
     def store_bytes(self) -> int | None:
-        """Bytes of all files but the metadata: exact for raw, the most it can be if the codec compresses."""
-        if self.chunks is None:
+        """Bytes of all files but the metadata: exact for raw, the most it can be if the codec compresses.
+
+        Holes in ragged fields do not count.
+        """
+        if self.samples is None or self.chunks is None:
             return None
         listed = checksums_nbytes(self.chunks, len(self.schema))
-        return self.chunks * self.chunk_length * self.sample_bytes + self.names_bytes + listed
+        rows = self.chunks * self.chunk_length
+        own = sum(ragged.nbytes + rows * _EXTENT_BYTES * ragged.axes for ragged in self.ragged.values())
+        return rows * self.layout(self.samples).sample_nbytes + own + self.names_bytes + listed
 
     @property
     def padding_bytes(self) -> int:
         """Bytes of zeros behind the last sample, since the last chunk is as long as the others."""
         if self.samples is None or self.chunks is None:
             return 0
-        return (self.chunks * self.chunk_length - self.samples) * self.sample_bytes
+        rows = self.chunks * self.chunk_length - self.samples
+        return rows * self.layout(self.samples).sample_nbytes
 
     @property
     def memory_bytes(self) -> int:
@@ -186,9 +221,11 @@ class PreprocessPlan:
         64 KiB longer than the chunk. What the source itself holds for one sample comes on top.
         """
         layout = self.layout(self.samples)
-        largest = max(field.chunk_nbytes for field in layout.fields)
+        values = [ragged.longest * ragged.spec.dtype.itemsize for ragged in self.ragged.values()]
+        ends = [layout.chunk_length * _EXTENT_BYTES * (1 + ragged.axes) for ragged in self.ragged.values()]
+        largest = max([field.chunk_nbytes for field in layout.fields] + values)
         encoded = 0 if self.options.codec == "raw" else largest + largest // 256 + 2**16
-        return self.jobs * (layout.chunk_nbytes + encoded)
+        return self.jobs * (layout.chunk_nbytes + sum(values) + sum(ends) + encoded)
 
     @property
     def fits(self) -> bool:
@@ -203,9 +240,14 @@ class PreprocessPlan:
         lines = [("source", f"{self.source.kind}: {counted}")]
         if self.passed_over:
             lines.append(("", f"{self.passed_over} skipped"))
+        if self.options.allow_pickle:
+            lines.append(("", "WARNING: arrays of objects are read from pickles, for files that you trust"))
         width = max(len(name) for name in self.schema)
         for number, (name, spec) in enumerate(self.schema.items()):
-            text = f"{name:<{width}}  {spec}, {format_size(spec.nbytes)} a sample"
+            ragged = self.ragged.get(name)
+            text = f"{name:<{width}}  {ragged or spec}, {format_size(self.field_nbytes(name))} a sample"
+            text += " on average" if ragged else ""
+            text += f", says which samples have {self.masks[name]}" if name in self.masks else ""
             text += f", {self.fill[name]} where missing" if name in self.fill else ""
             lines.append(("" if number else "fields", text))
         lines.append(("store", self.out))

@@ -10,8 +10,9 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import SourceError, StateMismatchError
-from mmapload.preprocessing.build import DIGEST_BYTES, digest_of
+from mmapload.preprocessing.build import DIGEST_BYTES, chunk_folders, digest_of
 from mmapload.preprocessing.entries import check_replayed, checked_entry
+from mmapload.ragged import chunk_files
 from mmapload.writer.chunks import is_intact
 from mmapload.writer.durable import explained, open_regular
 from mmapload.writer.journal import read_journal
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.build import Build, DoneChunk
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.sources import IndexedSource
+    from mmapload.writer.chunks import ChunkFile
 
 __all__ = [
     "check_names",
@@ -52,6 +54,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
         "kind": plan.source.kind,
         "resumable": plan.samples is not None,
         "samples": None if options.samples == "files" else options.samples,
+        "allow_pickle": options.allow_pickle or None,
         "batch_size": options.batch_size,
         "codec": options.codec,
         "chunk_bytes": options.chunk_bytes,
@@ -59,6 +62,8 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
         "shuffle": options.shuffle,
         "schema": {name: str(spec) for name, spec in plan.schema.items()},
         "fill": {name: stand_in.note for name, stand_in in plan.fill.items()} or None,
+        "optional": list(plan.masks.values()) or None,
+        "ragged": {name: ragged.note for name, ragged in plan.ragged.items()} or None,
     }
 
 
@@ -209,18 +214,25 @@ def check_written(build: Build) -> int:
 
 
 def _is_whole(build: Build, done: DoneChunk) -> bool:
-    return all(
-        file is None
-        or is_intact(os.path.join(build.work.store, field.name, field.chunk_key(done.chunk)), file)
-        for field, file in zip(build.layout.fields, done.files, strict=True)
-    )
+    return all(is_intact(os.path.join(build.work.store, path), file) for path, file in _files(build, done))
 
 
 def done_files(build: Build) -> dict[str, set[str]]:
-    """Return for every field's folder the files that belong there."""
-    return {
-        field.name: {
-            field.chunk_key(chunk) for chunk, done in build.done.items() if done.files[at] is not None
-        }
-        for at, field in enumerate(build.layout.fields)
-    }
+    """Return for every folder of chunk files those that belong there."""
+    found: dict[str, set[str]] = {folder: set() for folder in chunk_folders(build.layout)}
+    for done in build.done.values():
+        for path, _ in _files(build, done):
+            folder, name = os.path.split(path)
+            found[folder].add(name)
+    return found
+
+
+def _files(build: Build, done: DoneChunk) -> Iterator[tuple[str, ChunkFile]]:
+    """Yield the files of a chunk, by their paths below the store."""
+    for field, written in zip(build.layout.fields, done.files, strict=True):
+        if isinstance(written, tuple):
+            values = (len(written) - 1) * field.piece_length
+            paths = [path for _, path in chunk_files("", field, done.chunk, values)]
+            yield from zip(paths, written, strict=True)
+        elif written is not None:
+            yield os.path.join(field.name, field.chunk_key(done.chunk)), written

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mmapload.errors import SourceError
 from mmapload.preprocessing.buffers import BufferSets, Rows, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
-from mmapload.preprocessing.fill import read_filled
+from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.writer.chunks import write_chunk
 
@@ -40,11 +40,15 @@ class ChunkWriters:
         Fields and chunk length; the buffers are made from it.
     jobs : int
         Sets of buffers: the caller fills one, the others are being written.
+    longest : mapping of str to int
+        How many values the longest chunk of a ragged field has.
     """
 
-    def __init__(self, folder: str, layout: StoreLayout, jobs: int) -> None:
+    def __init__(
+        self, folder: str, layout: StoreLayout, jobs: int, longest: Mapping[str, int] | None = None
+    ) -> None:
         self._folder = folder
-        self._buffers = BufferSets(layout, jobs)
+        self._buffers = BufferSets(layout, jobs, longest or {})
         self._pool = ThreadPoolExecutor(max(1, jobs - 1), thread_name_prefix="mmapload-job")
         self._running: list[Future[DoneChunk]] = []
 
@@ -106,7 +110,7 @@ def run_sequential(build: Build, progress: Progress) -> None:
     SourceError
         If a sample is bad and `on_error` is "fail".
     """
-    with ChunkWriters(build.work.store, build.layout, build.plan.jobs) as writers:
+    with ChunkWriters(build.work.store, build.layout, build.plan.jobs, build.plan.longest) as writers:
         try:
             chunk = 0
             while chunk < build.layout.chunks:
@@ -135,8 +139,7 @@ def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int
             digest = ""
             try:
                 digest = digest_of(build.source, index)
-                into = {name: values[len(digests), ...] for name, values in rows.items()}
-                stand_ins.update(read_filled(build.source, index, into, build.plan.fill))
+                stand_ins.update(read_into(build.plan, rows, len(digests), index))
             except SourceError as error:
                 if build.plan.options.on_error == "fail":
                     raise not_skipped(error) from error.__cause__

@@ -18,7 +18,7 @@ from mmapload.sources.values import store_sample
 from mmapload.writer.durable import sync_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator, Mapping
 
     import numpy.typing as npt
 
@@ -75,6 +75,7 @@ class _Stream:
         self._fail = plan.options.on_error == "fail"
         self._progress = progress
         self._fill = plan.fill
+        self._masks = plan.masks
         self.stand_ins: Counter[str] = Counter()
         self.skipped: list[SkippedSample] = []
         self.stored = 0
@@ -91,30 +92,40 @@ class _Stream:
         return filled, ended
 
     def _fill_some(self, rows: Rows, first: int, wanted: int) -> tuple[int, bool]:
-        places: _Places = [(name, values, values.dtype, values.shape[1:]) for name, values in rows.items()]
+        arrays = {name: values for name, values in rows.items() if isinstance(values, np.ndarray)}
+        masks = {name: arrays.pop(mask) for mask, name in self._masks.items()}
+        for mask in masks.values():
+            mask[first : first + wanted] = True
+        places: _Places = [(name, values, values.dtype, values.shape[1:]) for name, values in arrays.items()]
         row, taken = first, 0
         # One pass a sample: a hundred thousand of them a second leave a few microseconds for each.
         for sample in islice(self._samples, wanted):
             taken += 1
-            if not (_copied(sample, places, row) or self._stored_slowly(sample, rows, row, first)):
-                continue
+            if not _copied(sample, places, row):
+                into = {name: values[row, ...] for name, values in arrays.items()}
+                absent = self._stored_slowly(sample, into, row - first)
+                if absent is None:
+                    continue
+                for name, mask in masks.items():
+                    mask[row] = name not in absent
             row += 1
         return row - first, taken < wanted
 
-    def _stored_slowly(self, sample: Any, rows: Rows, row: int, first: int) -> bool:
-        """Store a sample that needs converting, or find out what is wrong with it."""
-        index = self.stored + row - first + len(self.skipped)
+    def _stored_slowly(
+        self, sample: Any, into: Mapping[str, npt.NDArray[Any]], before: int
+    ) -> Collection[str] | None:
+        """Store a sample that needs converting; returns what it lacks, None if something is wrong with it."""
+        index = self.stored + before + len(self.skipped)
         try:
-            into = {name: values[row, ...] for name, values in rows.items()}
             absent = store_sample(sample, into, f"sample {index}", self._fill)
         except SourceError as error:
             if self._fail:
                 raise not_skipped(error, again=False) from error.__cause__
             self.skipped.append(SkippedSample(index, error.file, error.member, error.cause))
-            return False
+            return None
         write_stand_ins(absent, into, self._fill)
         self.stand_ins.update(absent)
-        return True
+        return absent
 
 
 def _copied(sample: Any, places: _Places, row: int) -> bool:

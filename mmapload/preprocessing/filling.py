@@ -1,0 +1,39 @@
+"""Fill one row of a chunk's buffers with a sample."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mmapload.preprocessing.buffers import RaggedRows
+from mmapload.preprocessing.fill import read_filled
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from mmapload.preprocessing.buffers import Rows
+    from mmapload.preprocessing.plan import PreprocessPlan
+
+__all__ = ["read_into"]
+
+
+def read_into(plan: PreprocessPlan, rows: Rows, row: int, index: int) -> Collection[str]:
+    """Read sample `index` of an indexed source into a row of all fields; returns the fields that it lacks.
+
+    Raises
+    ------
+    SourceError
+        If the sample cannot be read, or is not as the plan says.
+    """
+    masks = plan.masks
+    into = {}
+    for name, values in rows.items():
+        if isinstance(values, RaggedRows):
+            into[name] = values.place(row, plan.ragged[name].shapes[index].tolist())
+        elif name not in masks:
+            into[name] = values[row, ...]
+    absent = read_filled(plan.indexed, index, into, plan.fill)
+    for mask, name in masks.items():
+        values = rows[mask]
+        if not isinstance(values, RaggedRows):
+            values[row] = name not in absent
+    return absent
