@@ -145,6 +145,7 @@ class PreprocessPlan:
             "kind": self.source.kind,
             "skipped": skipped,
             "shuffle": self.options.shuffle,
+            **getattr(self.source, "notes", {}),
         }
         if self.fill:
             made["fill"] = {name: stand_in.note for name, stand_in in self.fill.items()}
