@@ -31,6 +31,7 @@ __all__ = [
     "Npz",
     "header_of",
     "listed",
+    "member_header",
     "members_by_key",
     "opened",
     "opened_file",
@@ -175,19 +176,30 @@ def listed(names: Collection[str]) -> str:
 
 def header_of(npz: Npz, member: Member) -> Header:
     """Read a member's header, and check that its payload has the size that it says."""
-    first = read_first(npz.fd, npz.path, member, _FIRST)
-    length = header_length(first, npz.path, member.name)
+    return member_header(npz.fd, npz.path, member)[1]
+
+
+def member_header(fd: int, path: str, member: Member) -> tuple[bytes, Header]:
+    """Read what comes before the array in a member, and what it says; checks the size of what follows.
+
+    Raises
+    ------
+    SourceError
+        If it is damaged, or the array is none that a store can hold.
+    """
+    first = read_first(fd, path, member, _FIRST)
+    length = header_length(first, path, member.name)
     if length > len(first):
-        first = read_first(npz.fd, npz.path, member, length)
-    header = parse_header(first[:length], npz.path, member.name)
+        first = read_first(fd, path, member, length)
+    header = parse_header(first[:length], path, member.name)
     if length + header.spec.nbytes != member.size:
         raise SourceError(
-            npz.path,
+            path,
             member.name,
             f"{header.spec} takes {header.spec.nbytes} bytes, and {member.size - length} are there: "
             "write the file again",
         )
-    return header
+    return first[:length], header
 
 
 def read_array(npz: Npz, field: str, member: Member, into: npt.NDArray[Any]) -> None:

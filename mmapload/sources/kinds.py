@@ -8,17 +8,21 @@ from __future__ import annotations
 import glob
 import os
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 from mmapload.errors import SourceError
 from mmapload.sources.arrays import ArraysSource
 from mmapload.sources.hdf5 import Hdf5Format
 from mmapload.sources.images import IMAGE_SUFFIXES, ImageSamples
+from mmapload.sources.keys import KeysSource, look_at_keys
 from mmapload.sources.laid_out import FileSamples, KeySamples, RowSamples
 from mmapload.sources.listing import Listing, list_files, natural_key
 from mmapload.sources.matlab import MatlabFormat
+from mmapload.sources.npyfiles import NPY_FIELD, NpySource, is_npy
 from mmapload.sources.npz import NpzSource
+from mmapload.sources.rowfiles import look_at_rows
+from mmapload.sources.rows import RowsSource
 from mmapload.sources.safetensors import SafetensorsFormat
 from mmapload.sources.tars import TarSamples
 from mmapload.sources.torchfiles import TorchFormat
@@ -36,8 +40,7 @@ __all__ = ["KINDS", "Kind", "Request", "SamplesAre", "open_files"]
 _Opener: TypeAlias = "Callable[[Listing, Request], IndexedSource]"
 SamplesAre: TypeAlias = Literal["files", "rows", "keys"]
 
-_SINGLE: Final = "data"
-"""What an array is called that has no name in its file."""
+_SINGLE: Final = NPY_FIELD
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +55,20 @@ class Request:
         Fields that a sample may lack.
     samples : "files", "rows" or "keys"
         What a sample is.
+    in_order : bool
+        Whether samples will be asked for in rising order.
+    skip : bool
+        Whether bad files are left out.
+    folder : str
+        Where a nameless file may lie that helps to read in another order.
     """
 
     fields: Mapping[str, str] | None
     optional: Collection[str]
     samples: SamplesAre
+    in_order: bool = field(default=True, kw_only=True)
+    skip: bool = field(default=False, kw_only=True)
+    folder: str = field(default=".", kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,23 @@ class Kind:
 
 
 def _npz(files: Listing, request: Request) -> IndexedSource:
+    if request.samples == "rows":
+        return _rows("npz", files, request)
+    if request.samples == "keys":
+        return KeysSource(look_at_keys(files, skip=request.skip), request.fields, request.optional)
     return NpzSource(files, request.fields, request.optional)
+
+
+def _npy(files: Listing, request: Request) -> IndexedSource:
+    if request.samples == "rows":
+        return _rows("npy", files, request)
+    _expect_files("npy", request)
+    return NpySource(files, request.fields, request.optional)
+
+
+def _rows(kind: str, files: Listing, request: Request) -> IndexedSource:
+    found = look_at_rows(files, request.fields, request.optional, skip=request.skip)
+    return RowsSource(found, kind, request.folder, in_order=request.in_order, optional=request.optional)
 
 
 def _format(make: Callable[[], Format], *, container: bool = False) -> _Opener:
@@ -125,6 +153,7 @@ def _expect_files(kind: str, request: Request) -> None:
 
 KINDS: Final = (
     Kind("npz", (".npz",), _npz),
+    Kind("npy", (".npy",), _npy),
     Kind("hdf5", (".h5", ".hdf5", ".hdf"), _format(Hdf5Format, container=True)),
     Kind("webdataset", (".tar",), _tars),
     Kind("images", IMAGE_SUFFIXES, _images),
@@ -173,9 +202,25 @@ def open_files(
     files = list_files(paths, suffixes=tuple(_OF_SUFFIX), list_file=list_file)
     kinds = [_kind_of(name) for name in files.names]
     counts = Counter(kind.name for kind in kinds) + Counter({_ZARR.name: count})
+    if counts.keys() == {"npz", "npy"} and list_file is None and not any(map(is_npy, named)):
+        files = _without_npy(files)
+        return _npz(files, request), files
     if len(counts) > 1:
         raise _mixture(files.root, counts)
     return kinds[0].open(files, request), files
+
+
+def _without_npy(files: Listing) -> Listing:
+    """Leave out the `.npy` files of a folder of `.npz` files, and say which seem to be the same samples."""
+    names = [name for name in files.names if not is_npy(name)]
+    stems = {os.path.splitext(name)[0] for name in names}
+    others = [name for name in files.names if is_npy(name)]
+    pairs = [name for name in others if os.path.splitext(name)[0] in stems]
+    notes = files.notes
+    if pairs:
+        many = f" and {len(pairs) - 1:,} more" if len(pairs) > 1 else ""
+        notes += (f"{pairs[0]}{many}: skipped, an .npz file of the same name lies beside it and is taken",)
+    return replace(files, names=tuple(names), foreign=files.foreign + len(others), notes=notes)
 
 
 def _kind_of(name: str) -> Kind:

@@ -37,12 +37,15 @@ class Listing:
         How many hidden names were skipped; a hidden folder counts once, whatever is in it.
     foreign : int
         How many files with other suffixes were skipped.
+    notes : tuple of str
+        What else was noticed, to be told.
     """
 
     root: str
     names: tuple[str, ...]
     hidden: int
     foreign: int
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         """Count the files."""

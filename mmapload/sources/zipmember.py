@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mmapload.sources.zipdir import Member
 
-__all__ = ["read_first", "read_member"]
+__all__ = ["contents_at", "inflated", "read_first", "read_member"]
 
 # Bytes read, and inflated, at a time. With igzip_lib that is as fast as the whole in one go; the
 # decompressor of isal_zlib, which hands unused input back and forth, is slower by a third.
@@ -61,7 +61,7 @@ def read_first(fd: int, path: str, member: Member, count: int) -> bytes:
             return _read(fd, path, member, member.offset + length, count)
         return block[length : length + count]
     first = b""
-    for piece in _inflate(fd, path, member):
+    for piece in inflated(fd, path, member):
         first += piece[: count - len(first)]
         if len(first) == count:
             break
@@ -107,6 +107,20 @@ def read_member(fd: int, path: str, member: Member, payload: npt.NDArray[np.uint
             "fetch or write the file again",
         )
     return head
+
+
+def contents_at(fd: int, path: str, member: Member) -> int:
+    """Return where in the file a member's contents begin; for a stored member they are the array's bytes.
+
+    Raises
+    ------
+    SourceError
+        If the member is encrypted, compressed in a way that is not read, or not where the directory says.
+    """
+    _check_readable(path, member)
+    block = _read(fd, path, member, member.offset, LOCAL_HEADER.size)
+    block += _read(fd, path, member, member.offset + LOCAL_HEADER.size, len(member.raw_name))
+    return member.offset + _local_length(path, member, block)
 
 
 def _check_readable(path: str, member: Member) -> None:
@@ -167,7 +181,7 @@ def _read_deflated(fd: int, path: str, member: Member, payload: npt.NDArray[np.u
     before = member.size - len(payload)
     head = b""
     crc = filled = 0
-    for piece in _inflate(fd, path, member):
+    for piece in inflated(fd, path, member):
         crc = isal_zlib.crc32(piece, crc)
         skip = min(before - len(head), len(piece))
         head += piece[:skip]
@@ -177,8 +191,16 @@ def _read_deflated(fd: int, path: str, member: Member, payload: npt.NDArray[np.u
     return head, crc
 
 
-def _inflate(fd: int, path: str, member: Member) -> Iterator[bytes]:
-    """Inflate a member in pieces of at most `_PIECE` bytes, to exactly its size in the directory."""
+def inflated(fd: int, path: str, member: Member) -> Iterator[bytes]:
+    """Inflate a member in pieces of at most 256 KiB, to exactly its size in the directory.
+
+    The CRC-32 of what comes is the caller's to check.
+
+    Raises
+    ------
+    SourceError
+        If the deflated bytes are damaged, or make more or less than the directory says.
+    """
     block = _read(fd, path, member, member.offset, min(_PIECE, member.end - member.offset))
     length = _local_length(path, member, block)
     position = member.offset + len(block)
