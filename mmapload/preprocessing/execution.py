@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from mmapload.errors import MmaploadError, StateMismatchError
 from mmapload.layout import RESERVED_GROUP
-from mmapload.preprocessing.build import Build, SkippedSample
+from mmapload.preprocessing.build import Build, SkippedSample, chunk_folders
 from mmapload.preprocessing.parallel import run_parallel
 from mmapload.preprocessing.planning import check_target
 from mmapload.preprocessing.resume import (
@@ -30,10 +30,11 @@ from mmapload.progress import SilentProgress
 from mmapload.sizes import format_size
 from mmapload.store import METADATA, Store, open_store
 from mmapload.writer.checksums import write_checksums
-from mmapload.writer.documents import field_document, group_document, root_document_text
+from mmapload.writer.documents import group_document, root_document_text
 from mmapload.writer.durable import explained, sync_folder, write_durably
 from mmapload.writer.journal import Journal, read_journal
 from mmapload.writer.names import write_names
+from mmapload.writer.ragged import field_documents, write_ragged
 from mmapload.writer.workfolder import WorkFolder
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _begun(plan: PreprocessPlan, work: WorkFolder) -> Build:
     """Start anew."""
     work.clear()
     try:
-        work.keep_only({name: set() for name in plan.schema})
+        work.keep_only({name: set() for name in chunk_folders(plan.layout(plan.samples))})
         write_source_names(work.names, plan.indexed)
         sync_folder(work.store)
         sync_folder(work.path)
@@ -230,7 +231,7 @@ def _run_stream(
         check_options(plan, entries)
     work.clear()
     try:
-        work.keep_only({name: set() for name in plan.schema})
+        work.keep_only({name: set() for name in chunk_folders(plan.layout(plan.samples))})
         with Journal(work.journal) as journal:
             journal.append([first_line(plan)])
         progress.start(None, plan.sample_bytes)
@@ -244,11 +245,13 @@ def _run_stream(
 
 def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | None) -> None:
     """Write the metadata, the root's last: with it the store is whole."""
-    documents = {field.name: field_document(field, layout.samples) for field in layout.fields}
+    documents = field_documents(folder, layout)
     for name, text in documents.items():
         _write_document(os.path.join(folder, name), text)
     if names is not None:
         write_names(folder, names)
+    if layout.ragged:
+        write_ragged(folder, layout)
     write_checksums(folder, layout)
     _write_document(os.path.join(folder, RESERVED_GROUP), group_document({}))
     _write_document(folder, root_document_text(layout.root_attributes(), documents))

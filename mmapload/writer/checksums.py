@@ -10,7 +10,9 @@ import numpy as np
 from mmapload.chunkfile import open_chunk_file
 from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.errors import ChunkError
+from mmapload.ragged import chunk_files, combined_checksum
 from mmapload.reserved import checksums_array
+from mmapload.writer.ragged import chunk_values
 from mmapload.writer.reserved import ReservedArray
 
 if TYPE_CHECKING:
@@ -42,15 +44,22 @@ def write_checksums(folder: str, layout: StoreLayout) -> None:
     """
     listed = ReservedArray(folder, checksums_array(len(layout.fields)))
     for chunk in range(layout.chunks):
-        row = b"".join(
-            _trailer(folder, field, chunk) if field.sample_nbytes else _NO_FILE for field in layout.fields
-        )
+        row = b"".join(_listed(folder, layout, field, chunk) for field in layout.fields)
         listed.extend(np.frombuffer(row, "<u4")[None])
     listed.close()
 
 
-def _trailer(folder: str, field: FieldLayout, chunk: int) -> bytes:
-    path = os.path.join(folder, field.name, field.chunk_key(chunk))
+def _listed(folder: str, layout: StoreLayout, field: FieldLayout, chunk: int) -> bytes:
+    if field.is_ragged:
+        values = chunk_values(folder, field, chunk, layout.chunk_samples(chunk))
+        files = chunk_files(folder, field, chunk, values)
+        return combined_checksum([_trailer(array, chunk, path) for array, path in files])
+    if not field.sample_nbytes:
+        return _NO_FILE
+    return _trailer(field, chunk, os.path.join(folder, field.name, field.chunk_key(chunk)))
+
+
+def _trailer(field: FieldLayout, chunk: int, path: str) -> bytes:
     fd, size = open_chunk_file(field, chunk, path)
     try:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)  # no reading ahead, or behind

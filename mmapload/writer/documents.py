@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmapload.chains import codec_chain
 from mmapload.errors import MmaploadError
-from mmapload.metadata import parse_field
+from mmapload.metadata import parse_field, parse_ragged
 from mmapload.seals import document_text, sealed
 
 if TYPE_CHECKING:
@@ -35,13 +35,15 @@ _FIELD_KEYS = (
 )
 
 
-def field_document(field: FieldLayout, length: int) -> bytes:
+def field_document(field: FieldLayout, length: int, width: int = 0) -> bytes:
     """Return the `zarr.json` of one array.
 
     Parameters
     ----------
     length : int
-        Its first axis: the number of samples.
+        Its first axis: the number of samples, of a ragged field that of chunks.
+    width : int
+        The second axis of a ragged field: values of the longest chunk.
     """
     import zarr
     from zarr.codecs import BytesCodec, Crc32cCodec
@@ -49,8 +51,8 @@ def field_document(field: FieldLayout, length: int) -> bytes:
     kept: dict[str, Any] = {}
     zarr.create_array(
         zarr.storage.MemoryStore(kept),
-        shape=(length, *field.shape),
-        chunks=field.zarr_chunk_shape,
+        shape=(length, width) if field.is_ragged else (length, *field.shape),
+        chunks=(1, field.piece_length) if field.is_ragged else field.zarr_chunk_shape,
         dtype=field.dtype.name,
         filters=None,
         serializer=BytesCodec(endian="little"),
@@ -59,7 +61,12 @@ def field_document(field: FieldLayout, length: int) -> bytes:
         chunk_key_encoding={"name": "default", "separator": "."},
     )
     document = json.loads(kept["zarr.json"].to_bytes())
-    read, problems = parse_field(field.name, document, length, field.chunk_length, "zarr.json")
+    if field.is_ragged:
+        read, problems = parse_ragged(
+            field.name, len(field.shape), document, length, field.chunk_length, "zarr.json"
+        )
+    else:
+        read, problems = parse_field(field.name, document, length, field.chunk_length, "zarr.json")
     if problems or read != field:
         raise MmaploadError(
             f"zarr {zarr.__version__} describes field {field.name!r} otherwise than the format has it: "

@@ -131,16 +131,24 @@ class WorkFolder:
     def keep_only(self, kept: dict[str, set[str]]) -> None:
         """Remove from the store all but these files of these folders, and make the folders."""
         os.makedirs(self.store, exist_ok=True)
-        for entry in os.listdir(self.store):
-            folder = os.path.join(self.store, entry)
-            if entry not in kept:
-                _remove(folder)
-                continue
-            _expect(folder, stat.S_IFDIR)
-            for name in set(os.listdir(folder)) - kept[entry]:
-                _remove(os.path.join(folder, name))
+        self._keep("", kept)
         for entry in kept:
             os.makedirs(os.path.join(self.store, entry), exist_ok=True)
+
+    def _keep(self, below: str, kept: dict[str, set[str]]) -> None:
+        """Remove from a folder all but these, and those on the way to them."""
+        for entry in os.listdir(os.path.join(self.store, below)):
+            name = os.path.join(below, entry)
+            path = os.path.join(self.store, name)
+            if name not in kept and not any(each.startswith(name + "/") for each in kept):
+                _remove(path)
+                continue
+            _expect(path, stat.S_IFDIR)
+            if name not in kept:
+                self._keep(name, kept)
+                continue
+            for file in set(os.listdir(path)) - kept[name]:
+                _remove(os.path.join(path, file))
 
     def publish(self) -> None:
         """Put the finished store in its place, at once, and remove the rest.
