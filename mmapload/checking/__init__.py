@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 import time
+import warnings
 from contextlib import closing
 from itertools import count as numbers
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from mmapload.checking.tally import Tally
 from mmapload.errors import SourceError
 from mmapload.layout import check_field_names
 from mmapload.preprocessing.opening import open_source, parse_fields
+from mmapload.preprocessing.plan import PICKLES_ARE_READ
 from mmapload.progress import progress_to
 from mmapload.sources.samples import IterableSource
 from mmapload.sources.values import specs_of, take_array
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
     from mmapload.preprocessing import Fields, Source
     from mmapload.preprocessing.opening import OpenedSource
+    from mmapload.preprocessing.plan import Samples
     from mmapload.progress import Progress
     from mmapload.sources import ArraySpec, IndexedSource
     from mmapload.store import StrPath
@@ -37,6 +40,8 @@ def check(
     fields: Fields | None = None,
     jobs: int | None = None,
     list_file: StrPath | None = None,
+    samples: Samples = "files",
+    allow_pickle: bool = False,
     quiet: bool = True,
 ) -> CheckReport:
     """Read every sample of a source, write nothing, and report all that is wrong with it.
@@ -54,6 +59,10 @@ def check(
         Threads; by default one for each core.
     list_file : path, optional
         A text file that names files, one a line, to come after those of `source`.
+    samples : "files", "rows" or "keys"
+        How samples lie in files, as `preprocess` takes it.
+    allow_pickle : bool
+        Whether arrays of Python objects are read, as `preprocess` does; only for files that you trust.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -79,7 +88,10 @@ def check(
     (False, [('x', 'float32 (3, 2)', [9])])
     """
     chosen = parse_fields(fields)
-    opened = open_source(source, chosen, list_file, () if chosen is None else tuple(chosen.values()))
+    optional = () if chosen is None else tuple(chosen.values())
+    if allow_pickle:
+        warnings.warn(PICKLES_ARE_READ, stacklevel=2)
+    opened = open_source(source, chosen, list_file, optional, samples, allow_pickle=allow_pickle)
     return check_opened(opened, jobs=jobs, progress=progress_to(quiet=quiet))
 
 

@@ -36,6 +36,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", metavar="FILE", help="a text file that names more files, one a line")
     parser.add_argument("--fields", metavar="A,B", help="arrays to look at; by default all")
     parser.add_argument(
+        "--samples",
+        choices=("files", "rows", "keys"),
+        default="files",
+        help="what a sample is: a file (the default), a row of all arrays in a file, or one array of a file",
+    )
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="read arrays of Python objects too, from files that you trust",
+    )
+    parser.add_argument(
         "--jobs", type=counting_number, metavar="J", help="threads (by default one for each core)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object with all sample names")
@@ -49,18 +60,28 @@ def run(arguments: argparse.Namespace) -> int:
 
     from mmapload.checking import check_opened
     from mmapload.preprocessing.opening import open_source, parse_fields
+    from mmapload.preprocessing.plan import PICKLES_ARE_READ
     from mmapload.progress import progress_to
 
     with interruptible():
         try:
             chosen = parse_fields(arguments.fields)
             optional = () if chosen is None else tuple(chosen.values())
-            opened = open_source(arguments.paths or None, chosen, arguments.list, optional)
+            opened = open_source(
+                arguments.paths or None,
+                chosen,
+                arguments.list,
+                optional,
+                arguments.samples,
+                allow_pickle=arguments.allow_pickle,
+            )
         except MmaploadError:
             raise
         except ValueError as error:
             raise UsageError(str(error)) from error
         progress = progress_to(quiet=arguments.quiet)
+        if arguments.allow_pickle:
+            progress.note(f"WARNING: {PICKLES_ARE_READ}")
 
         def told(fault: SampleFault) -> None:
             progress.clear()

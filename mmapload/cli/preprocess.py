@@ -30,6 +30,7 @@ examples:
   mmapload preprocess train/ train.mml --batch-size 32 --dry-run
   mmapload preprocess 'data/*/frames_*.npz' out.mml --batch-size 32 --codec zstd --shuffle 0
   mmapload preprocess val/ val.mml --batch-size 32 --fill flow=0
+  mmapload preprocess day2/ train.mml --batch-size 32 --append
   mmapload preprocess --list files.txt out.mml --batch-size 8 --fields 'image,enc/W=weights'"""
 
 _CODECS: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")  # those of `codecs`, whose import takes time
@@ -93,7 +94,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="fail",
         help="stop at the first bad sample (the default), or leave it out and list it in OUT.skipped.jsonl",
     )
+    parser.add_argument(
+        "--allow-pickle",
+        action="store_true",
+        help="read arrays of Python objects too, from files that you trust: regular ones become fields, a dict "
+        "saved alone its keys; nothing but arrays and plain values is ever made of a pickle",
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace a store at OUT")
+    parser.add_argument(
+        "--append",
+        action="store_true",
+        help="add the samples to the store at OUT, behind its own; it can be read all the time",
+    )
     parser.add_argument("--dry-run", action="store_true", help="show the plan, and write nothing")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
     parser.add_argument("--list", metavar="FILE", help="a text file that names more files, one a line")
@@ -141,6 +153,8 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             list_file=arguments.list,
             fill=parse_fill(arguments.fill or ()),
             samples=arguments.samples,
+            append=arguments.append,
+            allow_pickle=arguments.allow_pickle,
         )
     except MmaploadError:
         raise
@@ -154,7 +168,8 @@ def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
 
     layout = result.store.layout
     on_disk = sum(survey(result.store, field).nbytes for field in layout.fields)
-    speed = layout.sample_nbytes * (layout.samples - result.resumed_samples) / result.seconds
+    written = layout.samples if plan.samples is None else plan.samples  # of an append, those of its chunks
+    speed = layout.sample_nbytes * (written - len(result.skipped) - result.resumed_samples) / result.seconds
     chunks = f"{layout.chunks:,} chunk{'s' * (layout.chunks > 1)}"
     holds = f"{layout.samples:,} samples in {chunks}, {format_size(on_disk)}"
     took = f"in {_duration(result.seconds)} ({speed / 1e6:,.0f} MB/s)"

@@ -6,11 +6,12 @@ first or want to know what was left out.
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mmapload.preprocessing.build import SkippedSample
 from mmapload.preprocessing.execution import PreprocessResult, execute, skipped_path
-from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
+from mmapload.preprocessing.plan import PICKLES_ARE_READ, OnError, Options, PreprocessPlan, Samples
 from mmapload.preprocessing.planning import make_plan
 from mmapload.preprocessing.resume import check_unfinished
 from mmapload.progress import progress_to
@@ -60,6 +61,7 @@ def plan_preprocess(
     list_file: StrPath | None = None,
     fill: Fill | None = None,
     samples: Samples = "files",
+    allow_pickle: bool = False,
 ) -> PreprocessPlan:
     """Look at the source and the target and say what `preprocess` would do; writes nothing.
 
@@ -85,6 +87,7 @@ def plan_preprocess(
         list_file=list_file,
         fill=fill,
         samples=samples,
+        allow_pickle=allow_pickle,
     )
 
 
@@ -103,6 +106,7 @@ def preprocess(
     list_file: StrPath | None = None,
     fill: Fill | None = None,
     samples: Samples = "files",
+    allow_pickle: bool = False,
     quiet: bool = True,
 ) -> Store:
     """Write samples into a store whose chunks are aligned to batches.
@@ -149,6 +153,11 @@ def preprocess(
     samples : "files", "rows" or "keys"
         How samples lie in files: each file is one; or axis 0 of every array in a file is the axis of samples;
         or each array of a file is one, with a single field.
+    allow_pickle : bool
+        Whether arrays of Python objects in `.npz` files, which are pickles, are read: those of arrays of one
+        dtype and shape, of numbers of one kind, or of texts; and a dict that was saved alone, as its keys. A
+        pickle that holds anything else is refused by the name of its class, and nothing that it names is
+        called; still, do so only with files that you trust.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -180,6 +189,8 @@ def preprocess(
     ...     len(store), store.fields, store.read_chunk("label", 0).tolist()
     (10, ('x', 'label'), [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
+    if allow_pickle:
+        warnings.warn(PICKLES_ARE_READ, stacklevel=2)
     plan = plan_preprocess(
         source,
         out,
@@ -194,5 +205,6 @@ def preprocess(
         list_file=list_file,
         fill=fill,
         samples=samples,
+        allow_pickle=allow_pickle,
     )
     return execute(plan, progress_to(quiet=quiet)).store

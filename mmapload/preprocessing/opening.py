@@ -71,6 +71,8 @@ def open_source(
     list_file: StrPath | None,
     optional: Collection[str],
     samples: Samples = "files",
+    *,
+    allow_pickle: bool = False,
 ) -> OpenedSource:
     """Open a source whose samples may lack the optional fields; reads no sample.
 
@@ -90,10 +92,12 @@ def open_source(
         folders = tuple(os.fspath(path) for path in paths if os.path.isdir(path))
         for folder in filter(is_store, folders):
             raise SourceError(folder, None, "a store already: give the folder of .npz files it was made from")
-        opened, listing = open_files(paths, list_file, Request(fields, optional, samples))
+        opened, listing = open_files(paths, list_file, Request(fields, optional, samples, allow_pickle))
         return OpenedSource(opened, listing, folders)
     if list_file is not None:
         raise TypeError("a list of files goes with paths, not with samples from Python")
+    if allow_pickle:
+        raise TypeError("allow_pickle is for arrays of objects in .npz files, not for samples from Python")
     if samples != "files":
         raise TypeError(f"samples={samples!r} says how samples lie in files; those from Python are one each")
     if all(hasattr(source, name) for name in ("kind", "parallel", "schema", "read", "fingerprint")):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.ragged import RaggedPlan
     from mmapload.sources import ArraySpec, IndexedSource, StreamSource
 
-__all__ = ["OnError", "Options", "PreprocessPlan", "Samples"]
+__all__ = ["PICKLES_ARE_READ", "OnError", "Options", "PreprocessPlan", "Samples"]
 
 _PADDING_TOLD: Final = 0.05
 """Share of a store from which on it is said what fills the last chunk."""
@@ -25,6 +25,7 @@ _PADDING_TOLD: Final = 0.05
 _EXTENT_BYTES: Final = 8
 """Of each number that says where a sample of a ragged field ends, and of its shape."""
 
+PICKLES_ARE_READ: Final = "arrays of objects are read from their pickles: only for files that you trust"
 OnError: TypeAlias = Literal["fail", "skip"]
 Samples: TypeAlias = Literal["files", "rows", "keys"]
 
@@ -242,7 +243,7 @@ class PreprocessPlan:
         if self.passed_over:
             lines.append(("", f"{self.passed_over} skipped"))
         if self.options.allow_pickle:
-            lines.append(("", "WARNING: arrays of objects are read from pickles, for files that you trust"))
+            lines.append(("", f"WARNING: {PICKLES_ARE_READ}"))
         width = max(len(name) for name in self.schema)
         for number, (name, spec) in enumerate(self.schema.items()):
             ragged = self.ragged.get(name)

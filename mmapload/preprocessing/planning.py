@@ -54,6 +54,7 @@ def make_plan(
     list_file: StrPath | None,
     fill: Mapping[str, Any] | None,
     samples: Samples = "files",
+    allow_pickle: bool = False,
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
@@ -66,11 +67,12 @@ def make_plan(
         _one_of("on_error", on_error, get_args(OnError)),
         overwrite,
         samples=_one_of("samples", samples, get_args(Samples)),
+        allow_pickle=allow_pickle,
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
     wanted_fill = check_fill(fill, chosen)
-    opened = open_source(source, chosen, list_file, wanted_fill, options.samples)
+    opened = open_source(source, chosen, list_file, wanted_fill, options.samples, allow_pickle=allow_pickle)
     check_target(target, overwrite=overwrite)
     if opened.listing is not None:
         _check_apart(target, opened.listing)

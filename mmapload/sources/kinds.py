@@ -21,6 +21,7 @@ from mmapload.sources.listing import Listing, list_files, natural_key
 from mmapload.sources.matlab import MatlabFormat
 from mmapload.sources.npyfiles import NPY_FIELD, NpySource, is_npy
 from mmapload.sources.npz import NpzSource
+from mmapload.sources.objects import ObjectNpzSource
 from mmapload.sources.rowfiles import look_at_rows
 from mmapload.sources.rows import RowsSource
 from mmapload.sources.safetensors import SafetensorsFormat
@@ -61,6 +62,8 @@ class Request:
         Whether bad files are left out.
     folder : str
         Where a nameless file may lie that helps to read in another order.
+    allow_pickle : bool
+        Whether arrays of objects in `.npz` files are read.
     """
 
     fields: Mapping[str, str] | None
@@ -69,6 +72,7 @@ class Request:
     in_order: bool = field(default=True, kw_only=True)
     skip: bool = field(default=False, kw_only=True)
     folder: str = field(default=".", kw_only=True)
+    allow_pickle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,10 @@ class Kind:
 
 
 def _npz(files: Listing, request: Request) -> IndexedSource:
+    if request.allow_pickle:
+        if request.samples != "files":
+            raise ValueError("allow_pickle goes with samples='files': arrays of objects have no rows")
+        return ObjectNpzSource(files, request.fields, request.optional)
     if request.samples == "rows":
         return _rows("npz", files, request)
     if request.samples == "keys":
@@ -207,6 +215,8 @@ def open_files(
         return _npz(files, request), files
     if len(counts) > 1:
         raise _mixture(files.root, counts)
+    if request.allow_pickle and kinds[0].name != "npz":
+        raise ValueError(f"allow_pickle is for .npz files, not for a source of kind {kinds[0].name}")
     return kinds[0].open(files, request), files
 
 

@@ -193,10 +193,11 @@ def _reason(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, str]:
     if dtype.kind in "UST":
         return f"text (dtype {dtype.str})", "save it as whole numbers, such as class numbers or uint8 codes"
     if dtype.hasobject:
-        advice = "save plain arrays of numbers, one under each key"
+        advice = "save plain arrays of numbers, one under each key, and texts with np.array(..., dtype=str)"
         if shape == ():
-            advice += ": a dict with np.savez(path, **dict)"
-        return f"Python objects (dtype object, shape {shown(shape)})", advice
+            advice = "save plain arrays of numbers, one under each key: a dict with np.savez(path, **dict)"
+        advice += "; --allow-pickle takes regular ones from files that you trust"
+        return f"an object array, Python objects in a pickle (dtype object, shape {shown(shape)})", advice
     if dtype.kind in "Mm":
         return f"times (dtype {dtype.name})", "save array.view('int64')"
     if dtype.kind in "fc":
