@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "HELP", "USAGE", "add_arguments", "run"]
 
+_MOST_CLASSES: Final = 10
+
 HELP: Final = "say what is in a store"
 USAGE: Final = "mmapload info STORE [--json] [--sample I]"
 DESCRIPTION: Final = """\
@@ -143,6 +145,10 @@ def _source_text(told: dict[str, Any]) -> str:
         parts.append(f"{made['skipped']} bad samples left out")
     shuffle = made.get("shuffle")
     parts.append("in its own order" if shuffle is None else f"shuffled with seed {shuffle}")
+    classes = made.get("classes")
+    for name, named in classes.items() if isinstance(classes, dict) else ():
+        most = [f"{number} for {each}" for number, each in enumerate(list(named)[:_MOST_CLASSES])]
+        parts.append(f"{name} is {', '.join(most)}{', ...' if len(named) > _MOST_CLASSES else ''}")
     fill = made.get("fill")
     for name, value in fill.items() if isinstance(fill, dict) else ():
         shown = "an array" if isinstance(value, dict) else json.dumps(value).strip('"')
