@@ -10,10 +10,11 @@ import warnings
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mmapload.preprocessing.build import SkippedSample
-from mmapload.preprocessing.execution import PreprocessResult, execute, skipped_path
+from mmapload.preprocessing.execution import PreprocessResult, execute
 from mmapload.preprocessing.plan import PICKLES_ARE_READ, OnError, Options, PreprocessPlan, Samples
 from mmapload.preprocessing.planning import make_plan
 from mmapload.preprocessing.resume import check_unfinished
+from mmapload.preprocessing.skipped import skipped_path
 from mmapload.progress import progress_to
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ def plan_preprocess(
     list_file: StrPath | None = None,
     fill: Fill | None = None,
     samples: Samples = "files",
+    append: bool = False,
     allow_pickle: bool = False,
 ) -> PreprocessPlan:
     """Look at the source and the target and say what `preprocess` would do; writes nothing.
@@ -87,6 +89,7 @@ def plan_preprocess(
         list_file=list_file,
         fill=fill,
         samples=samples,
+        append=append,
         allow_pickle=allow_pickle,
     )
 
@@ -106,6 +109,7 @@ def preprocess(
     list_file: StrPath | None = None,
     fill: Fill | None = None,
     samples: Samples = "files",
+    append: bool = False,
     allow_pickle: bool = False,
     quiet: bool = True,
 ) -> Store:
@@ -158,6 +162,10 @@ def preprocess(
         dtype and shape, of numbers of one kind, or of texts; and a dict that was saved alone, as its keys. A
         pickle that holds anything else is refused by the name of its class, and nothing that it names is
         called; still, do so only with files that you trust.
+    append : bool
+        Whether to add the samples to the finished store at `out`, behind its own. Fields, dtypes, shapes, batch
+        size, codec, seed of the shuffle and stand-ins have to be those that it was made with; its chunks stay as
+        long as they are. Until its last step the store has its old samples, and it can be read all the time.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -205,6 +213,7 @@ def preprocess(
         list_file=list_file,
         fill=fill,
         samples=samples,
+        append=append,
         allow_pickle=allow_pickle,
     )
     return execute(plan, progress_to(quiet=quiet)).store

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import itertools
 import os
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mmapload.errors import MmaploadError, StateMismatchError
 from mmapload.layout import RESERVED_GROUP
+from mmapload.preprocessing.appending import AppendPlan
 from mmapload.preprocessing.build import Build, SkippedSample, chunk_folders
 from mmapload.preprocessing.parallel import run_parallel
 from mmapload.preprocessing.planning import check_target
@@ -25,6 +25,7 @@ from mmapload.preprocessing.resume import (
     write_source_names,
 )
 from mmapload.preprocessing.sequential import run_sequential
+from mmapload.preprocessing.skipped import remove_skipped, write_skipped
 from mmapload.preprocessing.stream import run_stream
 from mmapload.progress import SilentProgress
 from mmapload.sizes import format_size
@@ -32,6 +33,7 @@ from mmapload.store import METADATA, Store, open_store
 from mmapload.writer.checksums import write_checksums
 from mmapload.writer.documents import group_document, root_document_text
 from mmapload.writer.durable import explained, sync_folder, write_durably
+from mmapload.writer.extension import committed, put_in_place, without_commit
 from mmapload.writer.journal import Journal, read_journal
 from mmapload.writer.names import write_names
 from mmapload.writer.ragged import field_documents, write_ragged
@@ -45,7 +47,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.progress import Progress
 
-__all__ = ["PreprocessResult", "execute", "skipped_path"]
+__all__ = ["PreprocessResult", "execute"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,6 @@ class PreprocessResult:
     resumed_samples: int
     seconds: float
     filled: Mapping[str, int]
-
-
-def skipped_path(out: str) -> str:
-    """Return the file that lists what was left out of the store at `out`."""
-    return f"{out}.skipped.jsonl"
 
 
 def execute(plan: PreprocessPlan, progress: Progress | None = None) -> PreprocessResult:
@@ -108,30 +105,54 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
             f"{plan.out} takes {format_size(plan.store_bytes or 0)}, and its file system has "
             f"{format_size(plan.free_bytes + plan.present_bytes)} free: make room, or give another place"
         )
-    check_target(plan.out, overwrite=plan.options.overwrite)
+    _check_target(plan)
     with WorkFolder(plan.out) as work:
         _check_again(plan, work)
         try:
             run = _run_stream if plan.samples is None else _run_indexed
             layout, skipped, stand_ins, resumed = run(plan, work, progress)
+        except StateMismatchError:
+            if isinstance(plan, AppendPlan) and committed(read_journal(work.journal)[0]):
+                _finish_other(plan, work)
+            raise
         finally:
             progress.close()
-        found = open_store(work.store).layout
-        if found != layout:
-            raise MmaploadError(f"{work.store} reads otherwise than it was written: {found}, not {layout}")
-        _write_skipped(skipped_path(plan.out), skipped)
-        work.publish()
-        if not skipped:
-            _remove_if_there(skipped_path(plan.out))
+        if isinstance(plan, AppendPlan):
+            skipped = plan.skipped_of_source(skipped)
+            write_skipped(plan.out, skipped, more=True)
+            put_in_place(work, plan.base.store, plan.base.samples)
+        else:
+            found = open_store(work.store).layout
+            if found != layout:
+                raise MmaploadError(
+                    f"{work.store} reads otherwise than it was written: {found}, not {layout}"
+                )
+            write_skipped(plan.out, skipped)
+            work.publish()
+            if not skipped:
+                remove_skipped(plan.out)
     store = open_store(plan.out)
     filled = {name: stand_ins[name] for name in plan.fill}
     return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started, filled)
 
 
+def _check_target(plan: PreprocessPlan) -> None:
+    check_target(plan.out, overwrite=plan.options.overwrite, append=isinstance(plan, AppendPlan))
+
+
+def _finish_other(plan: AppendPlan, work: WorkFolder) -> None:
+    """Take an append of other samples to its end, which was cut off when its last step had begun."""
+    put_in_place(work, plan.base.store, plan.base.samples)
+    raise MmaploadError(
+        f"an append that was interrupted in its last step is finished now, and {plan.out} has "
+        f"{len(open_store(plan.out)):,} samples: if these are others, run the same command again"
+    )
+
+
 def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
     """Look at the target once more, now that nobody else can put something there."""
     try:
-        check_target(plan.out, overwrite=plan.options.overwrite)
+        _check_target(plan)
     except MmaploadError:
         if not os.path.exists(work.journal):
             work.discard()
@@ -147,17 +168,17 @@ def _run_indexed(
         build = _begun(plan, work)
     resumed = build.done_samples
     try:
-        progress.start(build.layout.samples, plan.sample_bytes, resumed)
-        run = run_parallel if build.source.parallel else run_sequential
-        run(build, progress)
-        progress.at(build.layout.samples)
-        work.keep_only(done_files(build))
-        names = build.stored_names() if plan.has_names else None
-        _write_documents(work.store, build.layout, names)
+        if not committed(entries):
+            progress.start(build.layout.samples, plan.sample_bytes, resumed)
+            run = run_parallel if build.source.parallel else run_sequential
+            run(build, progress)
+            progress.at(build.layout.samples)
+            work.keep_only(done_files(build))
+            _finish(plan, work, build.layout, build.stored_names(), len(build.skipped))
     except BaseException as error:
         build.close()
         # Ctrl-C may have come between a line of the journal and its mark in memory: the journal is right.
-        build.replay(read_journal(work.journal)[0][1:])
+        build.replay(without_commit(read_journal(work.journal)[0][1:]))
         if not build.done:
             work.discard()
         if isinstance(error, KeyboardInterrupt):
@@ -178,7 +199,7 @@ def _interrupted(build: Build) -> str:
 def _resumed(
     plan: PreprocessPlan,
     work: WorkFolder,
-    entries: Sequence[dict[str, object]],
+    entries: Sequence[dict[str, Any]],
     whole: int,
     progress: Progress,
 ) -> Build | None:
@@ -188,8 +209,10 @@ def _resumed(
         check_names(plan, work.names)
         build = Build(plan, work, Journal(work.journal, whole))
         try:
-            replay(build, entries[1:])
+            replay(build, without_commit(entries[1:]))
             check_source(build)
+            if committed(entries):
+                return build
             progress.note(f"resuming: reading the {len(build.done):,} chunks that are there, to check them")
             damaged = check_written(build)
             work.keep_only(done_files(build))
@@ -197,7 +220,7 @@ def _resumed(
             build.close()
             raise
     except StateMismatchError:
-        if not plan.options.overwrite:
+        if not plan.options.overwrite or _is_being_put_in_place(plan, entries):
             raise
         return None
     if damaged:
@@ -227,7 +250,7 @@ def _run_stream(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress
 ) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
     entries, _ = read_journal(work.journal)
-    if entries and not plan.options.overwrite:
+    if entries and (not plan.options.overwrite or _is_being_put_in_place(plan, entries)):
         check_options(plan, entries)
     work.clear()
     try:
@@ -236,11 +259,26 @@ def _run_stream(
             journal.append([first_line(plan)])
         progress.start(None, plan.sample_bytes)
         layout, skipped, stand_ins = run_stream(plan, work, progress)
-        _write_documents(work.store, layout, None)
+        _finish(plan, work, layout, itertools.repeat("", layout.samples), len(skipped))
     except BaseException:
-        work.discard()  # nothing could take it up again
+        if not committed(read_journal(work.journal)[0]):
+            work.discard()  # nothing could take it up again
         raise
     return layout, skipped, stand_ins, 0
+
+
+def _is_being_put_in_place(plan: PreprocessPlan, entries: Sequence[dict[str, Any]]) -> bool:
+    return isinstance(plan, AppendPlan) and committed(entries) > 0
+
+
+def _finish(
+    plan: PreprocessPlan, work: WorkFolder, layout: StoreLayout, names: Iterable[str], skipped: int
+) -> None:
+    """Write all but the chunk files."""
+    if isinstance(plan, AppendPlan):
+        plan.commit(work, layout, names, skipped)
+    else:
+        _write_documents(work.store, layout, names if plan.has_names else None)
 
 
 def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | None) -> None:
@@ -262,18 +300,3 @@ def _write_document(folder: str, text: bytes) -> None:
     with explained(path, len(text)):
         write_durably(path, [text])
     sync_folder(folder)
-
-
-def _write_skipped(path: str, skipped: Iterable[SkippedSample]) -> None:
-    lines = [json.dumps(dataclasses.asdict(each)) + "\n" for each in skipped]
-    if lines:
-        text = "".join(lines).encode()
-        with explained(path, len(text)):
-            write_durably(path, [text])
-
-
-def _remove_if_there(path: str) -> None:
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        return

@@ -12,6 +12,7 @@ from mmapload.codecs import BLOSC_MAX_BYTES, CODEC_NAMES
 from mmapload.errors import MmaploadError
 from mmapload.layout import CORE_DTYPES, check_field_names
 from mmapload.metadata import MAX_LENGTH
+from mmapload.preprocessing.appending import appending_plan, open_extension
 from mmapload.preprocessing.fill import check_fill
 from mmapload.preprocessing.opening import open_source, parse_fields
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
@@ -55,6 +56,7 @@ def make_plan(
     fill: Mapping[str, Any] | None,
     samples: Samples = "files",
     allow_pickle: bool = False,
+    append: bool = False,
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
@@ -71,9 +73,10 @@ def make_plan(
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
+    extension = open_extension(target) if append else None
     wanted_fill = check_fill(fill, chosen)
     opened = open_source(source, chosen, list_file, wanted_fill, options.samples, allow_pickle=allow_pickle)
-    check_target(target, overwrite=overwrite)
+    check_target(target, overwrite=overwrite, append=append)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
     found = survey(opened, options, wanted_fill)
@@ -93,6 +96,7 @@ def make_plan(
         foreign=opened.listing.foreign if opened.listing else 0,
         in_source=_lies_in(target, opened.folders),
     )
+    plan = plan if extension is None else appending_plan(plan, extension)
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
     return replace(plan, jobs=wanted if plan.chunks is None else min(wanted, plan.chunks))
@@ -154,7 +158,7 @@ def _default_jobs(memory_per_job: int) -> int:
     return max(1, min(2 * cores, _MOST_JOBS, room))
 
 
-def check_target(out: str, *, overwrite: bool) -> None:
+def check_target(out: str, *, overwrite: bool, append: bool = False) -> None:
     """Refuse a target that holds something.
 
     Raises
@@ -169,9 +173,10 @@ def check_target(out: str, *, overwrite: bool) -> None:
         raise MmaploadError(
             f"{out} is {kind}, not a store alone, and never overwritten: give another name, or move it away"
         )
-    if not overwrite:
+    if not (overwrite or append):
         raise MmaploadError(
-            f"{out} is a finished store: give another name, or --overwrite (overwrite=True) to replace it"
+            f"{out} is a finished store: give another name, --append (append=True) to add these samples to "
+            "it, or --overwrite (overwrite=True) to replace it"
         )
 
 

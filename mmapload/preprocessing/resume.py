@@ -15,6 +15,7 @@ from mmapload.preprocessing.entries import check_replayed, checked_entry
 from mmapload.ragged import chunk_files
 from mmapload.writer.chunks import is_intact
 from mmapload.writer.durable import explained, open_regular
+from mmapload.writer.extension import committed
 from mmapload.writer.journal import read_journal
 from mmapload.writer.workfolder import partial_path
 
@@ -163,7 +164,7 @@ def check_unfinished(plan: PreprocessPlan) -> None:
     """
     folder = partial_path(plan.out)
     entries, _ = read_journal(os.path.join(folder, "journal"))
-    if entries and not plan.options.overwrite:
+    if entries and not plan.options.overwrite and not committed(entries):
         check_options(plan, entries)
         check_names(plan, os.path.join(folder, "names"))
 

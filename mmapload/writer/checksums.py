@@ -16,9 +16,11 @@ from mmapload.writer.ragged import chunk_values
 from mmapload.writer.reserved import ReservedArray
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mmapload.layout import FieldLayout, StoreLayout
 
-__all__ = ["checksums_nbytes", "write_checksums"]
+__all__ = ["checksums_nbytes", "trailers", "write_checksums"]
 
 _NO_FILE: Final = bytes(CHECKSUM_BYTES)
 
@@ -44,9 +46,14 @@ def write_checksums(folder: str, layout: StoreLayout) -> None:
     """
     listed = ReservedArray(folder, checksums_array(len(layout.fields)))
     for chunk in range(layout.chunks):
-        row = b"".join(_listed(folder, layout, field, chunk) for field in layout.fields)
-        listed.extend(np.frombuffer(row, "<u4")[None])
+        listed.extend(trailers(folder, layout, chunk)[None])
     listed.close()
+
+
+def trailers(folder: str, layout: StoreLayout, chunk: int) -> npt.NDArray[np.uint32]:
+    """Read the checksums that end the files of a chunk, a number for each field; 0 where there is no file."""
+    row = b"".join(_listed(folder, layout, field, chunk) for field in layout.fields)
+    return np.frombuffer(row, "<u4")
 
 
 def _listed(folder: str, layout: StoreLayout, field: FieldLayout, chunk: int) -> bytes:

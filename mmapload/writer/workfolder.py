@@ -69,13 +69,14 @@ class WorkFolder:
         self.store = os.path.join(self.path, "store")
         self.journal = os.path.join(self.path, "journal")
         self.names = os.path.join(self.path, "names")
+        self.commit = os.path.join(self.path, "commit")
         self._lock_path = os.path.join(self.path, "lock")
         self._replaced = os.path.join(self.path, "replaced")
         self._lock = self._acquire()
         try:
             for path in (self.journal, self.names):
                 _expect(path, stat.S_IFREG)
-            for path in (self.store, self._replaced):
+            for path in (self.store, self.commit, self._replaced):
                 _expect(path, stat.S_IFDIR)
         except BaseException:
             self.release()
