@@ -54,6 +54,10 @@ class Options:
         Whether a sample is a file, a row of all arrays in a file, or one array of a file.
     allow_pickle : bool
         Whether arrays of objects are read from their pickles.
+    ragged : tuple of str
+        Fields whose samples may differ in shape, or "auto".
+    optional : tuple of str
+        Fields that samples may lack, and of which a mask says which do.
     """
 
     batch_size: int
@@ -65,6 +69,8 @@ class Options:
     overwrite: bool
     samples: Samples = "files"
     allow_pickle: bool = False
+    ragged: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
