@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
 from mmapload.preprocessing.fill import StandIn, stand_in
+from mmapload.preprocessing.ragged import AUTO, survey_shapes
+from mmapload.sources.grouped import grouped
 from mmapload.sources.samples import IterableSource
 from mmapload.writer.names import name_nbytes, names_nbytes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
     from mmapload.preprocessing.fill import Number
     from mmapload.preprocessing.opening import OpenedSource
     from mmapload.preprocessing.plan import Options
+    from mmapload.preprocessing.ragged import RaggedPlan
     from mmapload.sources import ArraySpec, IndexedSource
 
 __all__ = ["Survey", "survey"]
@@ -39,12 +42,18 @@ class Survey:
         How many there are; None if only the end of the source will tell.
     names_bytes : int
         Bytes of the files that keep the samples' names; 0 if the source has none.
+    first : int
+        The number of the sample that the schema is from.
+    ragged : mapping of str to RaggedPlan
+        The fields whose samples differ in shape.
     """
 
     schema: Mapping[str, ArraySpec]
     fill: Mapping[str, StandIn]
     samples: int | None
     names_bytes: int
+    first: int = 0
+    ragged: Mapping[str, RaggedPlan] = field(default_factory=dict)
 
 
 def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Survey:
@@ -57,15 +66,20 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
     ValueError
         If stand-ins do not fit the samples, or nothing says their dtype and shape.
     """
-    source, skip = opened.source, options.on_error == "skip"
+    source, skip, index = opened.source, options.on_error == "skip", 0
     if isinstance(source, IterableSource):
         if options.shuffle is not None:
             raise ValueError(
                 "shuffle needs a length, which an iterable lacks: make it a sequence, or shuffle before"
             )
+        if options.ragged:
+            raise ValueError(
+                "ragged needs to know all shapes before the first sample is written, and an iterable comes "
+                "once: make it a sequence (which is gone through twice), such as a list, or write files first"
+            )
         first = source.schema(skip=skip)
         # A generator may yield one dict again and again, so that only one sample can be kept for later.
-        schema = _with_fill("the first sample", first, {}, fill, "the first sample of an iterable lacks")
+        schema = _with_fill("the first sample", first, {}, fill, "the first sample of an iterable lacks", ())
         samples, names_bytes = None, 0
     else:
         samples, names_bytes = len(source), _names_bytes(source)
@@ -76,7 +90,7 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
         last = samples if opened.listing is not None else min(samples, index + _LOOKED_AT)
         later = _later_specs(source, numbers - first.keys(), range(index + 1, last), skip=skip)
         lacking = "no sample has" if last == samples else f"none of the first {last:,} samples has"
-        schema = _with_fill(source.describe(index), first, later, fill, lacking)
+        schema = _with_fill(source.describe(index), first, later, fill, lacking, options.ragged)
     if options.fields is not None:
         schema = {name: schema[name] for _, name in options.fields}
     stand_ins = {
@@ -84,19 +98,24 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
         for name, spec in schema.items()
         if name in fill
     }
-    return Survey(schema, stand_ins, samples, names_bytes)
+    ragged: Mapping[str, RaggedPlan] = {}
+    if options.ragged and not isinstance(source, IterableSource):
+        ragged = survey_shapes(source, index, schema, options.ragged, stand_ins, skip=skip)
+    return Survey(schema, stand_ins, samples, names_bytes, index, ragged)
 
 
 def _names_bytes(source: IndexedSource) -> int:
     if not len(source) or source.name(0) is None:
         return 0
+    if (many := grouped(source)) is not None:
+        return names_nbytes(len(source), many.names_nbytes())
     return names_nbytes(len(source), sum(name_nbytes(source.name(i) or "") for i in range(len(source))))
 
 
 def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, dict[str, ArraySpec]]:
     """Return number and schema of the first sample that has one."""
     fault: SourceError | None = None
-    for index in range(len(source)):
+    for index in _heads(source, range(len(source))):
         try:
             return index, source.schema(index)
         except SourceError as error:
@@ -108,12 +127,20 @@ def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, dict[str, 
     raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
 
 
+def _heads(source: IndexedSource, indices: range) -> Sequence[int]:
+    """Return those of these samples whose schemas differ, as far as that is known beforehand."""
+    many = grouped(source)
+    if many is None:
+        return indices
+    return [head for head in many.heads(range(len(source))) if head in indices]
+
+
 def _later_specs(
     source: IndexedSource, wanted: Collection[str], indices: range, *, skip: bool
 ) -> dict[str, ArraySpec]:
     """Return dtype and shape of these fields, each from the first sample that has it."""
     found: dict[str, ArraySpec] = {}
-    for index in indices:
+    for index in _heads(source, indices):
         if len(found) == len(wanted):
             break
         try:
@@ -132,6 +159,7 @@ def _with_fill(
     later: Mapping[str, ArraySpec],
     fill: Mapping[str, Number | StandIn],
     lacking: str,
+    ragged: tuple[str, ...],
 ) -> dict[str, ArraySpec]:
     """Return the first sample's schema with the fields that it lacks and that are filled, behind the others.
 
@@ -143,11 +171,14 @@ def _with_fill(
         Fields that other samples have.
     lacking : str
         Says before a field's name that it was not found.
+    ragged : tuple of str
+        Fields whose samples may differ in shape.
     """
     schema = dict(first)
     for name, value in fill.items():
         if isinstance(value, StandIn):
-            if schema.setdefault(name, value.spec) != value.spec:
+            may_differ = name in ragged or AUTO in ragged
+            if not _is_like(schema.setdefault(name, value.spec), value.spec, ragged=may_differ):
                 raise ValueError(
                     f"fill: {name!r} is given as {value.spec}, and in {sample} it is {first[name]}: "
                     "give an array like those that samples have"
@@ -163,3 +194,7 @@ def _with_fill(
         elif name not in first:
             schema[name] = later[name]
     return schema
+
+
+def _is_like(one: ArraySpec, other: ArraySpec, *, ragged: bool) -> bool:
+    return one == other or (ragged and one.dtype == other.dtype and len(one.shape) == len(other.shape))
