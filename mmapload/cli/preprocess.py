@@ -30,6 +30,7 @@ examples:
   mmapload preprocess train/ train.mml --batch-size 32 --dry-run
   mmapload preprocess 'data/*/frames_*.npz' out.mml --batch-size 32 --codec zstd --shuffle 0
   mmapload preprocess val/ val.mml --batch-size 32 --fill flow=0
+  mmapload preprocess words/ words.mml --batch-size 32 --ragged auto --optional label
   mmapload preprocess day2/ train.mml --batch-size 32 --append
   mmapload preprocess --list files.txt out.mml --batch-size 8 --fields 'image,enc/W=weights'"""
 
@@ -81,6 +82,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="store a number where a sample lacks array A, as in flow=0; may be given again. If --fields "
         "renames A, give the new name. If no sample has A, say dtype and shape as well: "
         "flow=0:float32:2x256x448, or label=-1:int64: for single numbers",
+    )
+    parser.add_argument(
+        "--ragged",
+        metavar="A,B",
+        help="fields whose samples differ in shape, or auto: those of which two samples do; all headers are "
+        "read first",
+    )
+    parser.add_argument(
+        "--optional",
+        metavar="A,B",
+        help="fields that samples may lack: zeros, or what --fill says, are stored, and the field A_present "
+        "says which samples have A",
     )
     parser.add_argument(
         "--shuffle",
@@ -155,6 +168,8 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             samples=arguments.samples,
             append=arguments.append,
             allow_pickle=arguments.allow_pickle,
+            ragged=arguments.ragged,
+            optional=arguments.optional,
         )
     except MmaploadError:
         raise

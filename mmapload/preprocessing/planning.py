@@ -15,7 +15,10 @@ from mmapload.metadata import MAX_LENGTH
 from mmapload.preprocessing.appending import appending_plan, open_extension
 from mmapload.preprocessing.fill import check_fill
 from mmapload.preprocessing.opening import open_source, parse_fields
+from mmapload.preprocessing.optional import check_optional, with_masks, with_optional
+from mmapload.preprocessing.pieces import with_pieces
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
+from mmapload.preprocessing.ragged import check_ragged
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
 from mmapload.writer.durable import free_bytes
@@ -57,6 +60,8 @@ def make_plan(
     samples: Samples = "files",
     allow_pickle: bool = False,
     append: bool = False,
+    ragged: str | Sequence[str] | None = None,
+    optional: str | Sequence[str] | None = None,
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
@@ -70,23 +75,26 @@ def make_plan(
         overwrite,
         samples=_one_of("samples", samples, get_args(Samples)),
         allow_pickle=allow_pickle,
+        ragged=check_ragged(ragged),
+        optional=check_optional(optional),
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
     extension = open_extension(target) if append else None
-    wanted_fill = check_fill(fill, chosen)
+    wanted_fill = check_fill(with_optional(fill, options.optional), chosen)
     opened = open_source(source, chosen, list_file, wanted_fill, options.samples, allow_pickle=allow_pickle)
     check_target(target, overwrite=overwrite, append=append)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
     found = survey(opened, options, wanted_fill)
-    _check_schema(found.schema, {new: old for old, new in options.fields or ()})
+    schema, masks = with_masks(found.schema, options.optional)
+    _check_schema(schema, {new: old for old, new in options.fields or ()})
     plan = PreprocessPlan(
         source=opened.source,
         out=target,
         options=options,
         jobs=1,
-        schema=found.schema,
+        schema=schema,
         fill=found.fill,
         samples=found.samples,
         names_bytes=found.names_bytes,
@@ -95,7 +103,11 @@ def make_plan(
         hidden=opened.listing.hidden if opened.listing else 0,
         foreign=opened.listing.foreign if opened.listing else 0,
         in_source=_lies_in(target, opened.folders),
+        first=found.first,
+        ragged=found.ragged,
+        masks=masks,
     )
+    plan = with_pieces(plan)
     plan = plan if extension is None else appending_plan(plan, extension)
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
