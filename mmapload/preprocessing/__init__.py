@@ -64,6 +64,8 @@ def plan_preprocess(
     samples: Samples = "files",
     append: bool = False,
     allow_pickle: bool = False,
+    ragged: str | Sequence[str] | None = None,
+    optional: str | Sequence[str] | None = None,
 ) -> PreprocessPlan:
     """Look at the source and the target and say what `preprocess` would do; writes nothing.
 
@@ -91,6 +93,8 @@ def plan_preprocess(
         samples=samples,
         append=append,
         allow_pickle=allow_pickle,
+        ragged=ragged,
+        optional=optional,
     )
 
 
@@ -111,6 +115,8 @@ def preprocess(
     samples: Samples = "files",
     append: bool = False,
     allow_pickle: bool = False,
+    ragged: str | Sequence[str] | None = None,
+    optional: str | Sequence[str] | None = None,
     quiet: bool = True,
 ) -> Store:
     """Write samples into a store whose chunks are aligned to batches.
@@ -166,6 +172,13 @@ def preprocess(
         Whether to add the samples to the finished store at `out`, behind its own. Fields, dtypes, shapes, batch
         size, codec, seed of the shuffle and stand-ins have to be those that it was made with; its chunks stay as
         long as they are. Until its last step the store has its old samples, and it can be read all the time.
+    ragged : str or list of str, optional
+        Fields whose samples may differ in shape, but not in dtype or number of axes: names, or "auto" for those
+        of which two samples do. The headers of all files are read for it before anything is written; the
+        samples of a sequence are made twice; and an iterable cannot have any.
+    optional : str or list of str, optional
+        Fields that samples may lack. What `fill` says is stored then, by default zeros, of a ragged field a
+        sample without values; and the field `NAME_present`, of type bool, says which samples have it.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -215,5 +228,7 @@ def preprocess(
         samples=samples,
         append=append,
         allow_pickle=allow_pickle,
+        ragged=ragged,
+        optional=optional,
     )
     return execute(plan, progress_to(quiet=quiet)).store
