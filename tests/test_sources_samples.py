@@ -26,7 +26,8 @@ from mmapload.sources.values import store_sample
         ({"x": None}, r"member 'x': a store cannot hold Python objects"),
         ({"x": [[1], [2, 3]]}, r"member 'x': .*inhomogeneous"),
         (5, r"sample 1: expected a mapping .* found int"),
-        ((1, 2), r"sample 1: expected a mapping .* found tuple"),
+        ((1, 2), r"sample 1: its fields are '0', '1', expected 'x'"),
+        ([1, 2], r"sample 1: expected a mapping .* found list"),
     ],
 )
 def test_a_sample_unlike_the_first_is_refused_with_both_sides(second: Any, words: str) -> None:

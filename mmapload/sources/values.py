@@ -12,6 +12,7 @@ from mmapload.errors import SourceError
 from mmapload.layout import CORE_DTYPES
 from mmapload.sources import ArraySpec
 from mmapload.sources.absent import absent_fields, fill_advice, selection_advice
+from mmapload.sources.named import named
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -77,7 +78,7 @@ def specs_of(sample: Any, where: str, optional: Collection[str] = ()) -> dict[st
     SourceError
         If it is no mapping of names to arrays that a store can hold.
     """
-    _expect_mapping(sample, where)
+    sample = _mapping(sample, where)
     specs = {}
     for name in names_in(sample, where):
         if not isinstance(name, str):
@@ -122,14 +123,16 @@ def _unlisted(where: str, error: Exception) -> SourceError:
     return SourceError(where, None, f"its mapping raised {type(error).__name__}: {error}")
 
 
-def _expect_mapping(sample: Any, where: str) -> None:
-    if not isinstance(sample, Mapping):
+def _mapping(sample: Any, where: str) -> Mapping[Any, Any]:
+    found = named(sample)
+    if not isinstance(found, Mapping):
         raise SourceError(
             where,
             None,
             f"expected a mapping of names to arrays, found {type(sample).__name__}; "
-            "yield for instance {'image': image, 'label': label}",
+            "yield for instance {'image': image, 'label': label}, or a tuple",
         )
+    return found
 
 
 def store_sample(
@@ -156,7 +159,7 @@ def store_sample(
     """
     if isinstance(sample, SourceError):
         raise sample  # looked at before, when the schema was sought
-    _expect_mapping(sample, where)
+    sample = _mapping(sample, where)
     try:
         absent = absent_fields(sample, into, optional)
         names = list(sample) if absent is None else []
@@ -190,6 +193,7 @@ def select(sample: Any, fields: Mapping[str, str] | None, where: str, optional: 
     SourceError
         If one of them is not there and not optional, or its mapping fails to load it.
     """
+    sample = named(sample)
     if fields is None or not isinstance(sample, Mapping):
         return sample
     try:
