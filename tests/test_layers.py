@@ -20,7 +20,7 @@ ROOT = Path(mmapload.__file__).parent
 
 LAYERS = [
     ["errors", "sizes", "frames", "checks"],
-    ["codecs", "budget", "progress"],
+    ["codecs", "budget", "progress", "notes"],
     ["layout", "strictjson", "chains", "padding"],
     ["extents"],
     ["metadata", "chunkfile", "order", "seals", "sources", "mappings"],
