@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mmapload.order import Geometry
+    from mmapload.order import Geometry, Groups
     from mmapload.weights import Weights
 
 __all__ = ["Epochs"]
@@ -33,13 +33,17 @@ class Epochs:
         Of the order.
     weights : Weights or None
         How often each sample of the dataset comes; None: once an epoch.
+    groups : Groups, optional
+        Of the samples, for batches that have one group each.
 
     Attributes
     ----------
     geometry : Geometry
         How an epoch is cut.
     fingerprint : str
-        Of all that decides which samples epochs have.
+        Of all that decides which samples epochs have, and which groups these are of.
+    groups : Groups or None
+        As given.
 
     Examples
     --------
@@ -52,13 +56,23 @@ class Epochs:
     """
 
     def __init__(
-        self, geometry: Geometry, chosen: Chosen | None, fingerprint: str, seed: int, weights: Weights | None
+        self,
+        geometry: Geometry,
+        chosen: Chosen | None,
+        fingerprint: str,
+        seed: int,
+        weights: Weights | None,
+        groups: Groups | None = None,
     ) -> None:
         self.geometry = geometry if weights is None else replace(geometry, samples=weights.length)
         self.fingerprint = fingerprint
         if weights is not None:
             whole = hashlib.sha256(fingerprint.encode() + b"weights" + weights.digest())
             self.fingerprint = whole.hexdigest()[:16]
+        if groups is not None:
+            whole = hashlib.sha256(fingerprint.encode() + b"groups" + groups.digest)
+            self.fingerprint = whole.hexdigest()[:16]
+        self.groups = groups
         self._chosen = chosen
         self._seed = seed
         self._weights = weights

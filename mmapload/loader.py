@@ -55,7 +55,7 @@ class ChunkDataLoader(ServingLoader):
         Otherwise worker processes, as torch has them.
     drop_last : bool
         True means `remainder="drop"`.
-    window, seed, lanes, remainder, weights, epoch_length
+    window, seed, lanes, remainder, weights, epoch_length, groups
         As for `ChunkSampler`.
     memory
         As for `ChunkDataset`; only where `dataset` is a path.
@@ -117,6 +117,7 @@ persistent_workers, pin_memory_device, in_order
         remainder: Remainder | None = None,
         weights: Sequence[float] | npt.NDArray[Any] | None = None,
         epoch_length: int | None = None,
+        groups: Sequence[int] | npt.NDArray[Any] | str | None = None,
         memory: str | float = "auto",
         batch_transform: Callable[[Any], Any] | None = None,
         device: str | torch.device | None = None,
@@ -151,11 +152,11 @@ persistent_workers, pin_memory_device, in_order
         )
         self._chunks: ChunkBatchSampler | None = None
         if sampler is not None or batch_sampler is not None or batch_size is None:
-            ours = (lanes, remainder, weights, epoch_length)
+            ours = (lanes, remainder, weights, epoch_length, groups)
             if isinstance(shuffle, str) or window != "auto" or any(each is not None for each in ours):
                 raise ValueError(
-                    "window, lanes, remainder, weights and shuffle by name belong to mmapload's order of "
-                    "batches: give them to the sampler where you have one, and not with batch_size=None"
+                    "window, lanes, remainder, groups, weights and shuffle by name belong to mmapload's "
+                    "order: give them to the sampler where you have one, and not with batch_size=None"
                 )
             super().__init__(
                 dataset, batch_size, shuffle, sampler, batch_sampler, drop_last=drop_last, **others
@@ -175,6 +176,7 @@ persistent_workers, pin_memory_device, in_order
             remainder="drop" if drop_last else remainder,
             weights=weights,
             epoch_length=epoch_length,
+            groups=groups,
         )
         super().__init__(dataset, batch_sampler=chunks, **others)
         self._follow(chunks)

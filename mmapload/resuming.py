@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from mmapload.dataset import ChunkDataset
     from mmapload.epochs import Epochs
-    from mmapload.order import EpochOrder, Mode, Remainder
+    from mmapload.order import EpochOrder, GroupedOrder, Mode, Remainder
     from mmapload.ranks import Ranks
 
 __all__ = ["Resumable", "ResumableSampler"]
@@ -129,7 +129,7 @@ class ResumableSampler(Resumable, DistributedSampler[int]):
     _epochs: Epochs
     _remainder_given: bool
 
-    def _measure(self, order: EpochOrder) -> None:
+    def _measure(self, order: EpochOrder | GroupedOrder) -> None:
         self.drop_last = self.remainder == "drop"
         self.num_samples = order.rank_length(self.rank, self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas
@@ -175,6 +175,7 @@ class ResumableSampler(Resumable, DistributedSampler[int]):
             mode=self.mode,
             seed=self.seed,
             remainder=self.remainder if self._remainder_given else None,
+            groups=self._epochs.groups,
         )
         self.window, self.lanes, self.remainder = order.window, order.lanes, order.remainder
         self._measure(order)

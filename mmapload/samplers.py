@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from mmapload.dataset import ChunkDataset
 from mmapload.epochs import Epochs
 from mmapload.following import Followed, followed
-from mmapload.order import epoch_order
+from mmapload.grouping import few_rows, grouped_look_ahead, groups_of, warn_of_small_groups
+from mmapload.order import GroupedOrder, epoch_order
 from mmapload.passes import SampleNumbers
 from mmapload.ranks import find_ranks
 from mmapload.resuming import ResumableSampler
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from mmapload.order import EpochOrder, Mode, Remainder
+    from mmapload.order import EpochOrder, Mode, Remainder, Use
     from mmapload.passes import EpochPass
     from mmapload.windows import Lookahead
 
@@ -71,6 +72,10 @@ class ChunkSampler(ResumableSampler):
         often as that says, to the next whole number below or above, drawn anew by seed and epoch.
     epoch_length : int, optional
         Samples of an epoch with weights; by default as many as the dataset has.
+    groups : sequence of int, or name of a field, optional
+        A number for each sample of the dataset, or an integer field of the store: then each batch, of all
+        ranks together, has samples of one group. `remainder` is that of every group. Not with weights, lanes
+        or shuffle="batch".
 
     Raises
     ------
@@ -115,6 +120,7 @@ class ChunkSampler(ResumableSampler):
         remainder: Remainder | None = None,
         weights: Sequence[float] | npt.NDArray[Any] | None = None,
         epoch_length: int | None = None,
+        groups: Sequence[int] | npt.NDArray[Any] | str | None = None,
     ) -> None:
         # DistributedSampler's own constructor would insist on a process group; its attributes are all here.
         if not isinstance(dataset, ChunkDataset):
@@ -130,6 +136,11 @@ class ChunkSampler(ResumableSampler):
             raise ValueError("epoch_length belongs to weights: without them an epoch has each sample once")
         if weights is not None and mode != "window":
             raise ValueError(f"weights belong to shuffle=True, and shuffle is {shuffle!r}")
+        if groups is not None and (mode == "batch" or weights is not None or lanes not in {None, 1}):
+            raise ValueError(
+                "groups make batches anew, of samples that come once, in one lane: not with shuffle='batch', "
+                "weights or lanes"
+            )
         self.ranks = find_ranks(rank, world_size)
         self.dataset = self._chunk_dataset = dataset
         self.batch_size = checked_integer("batch_size", batch_size, 1)
@@ -143,10 +154,11 @@ class ChunkSampler(ResumableSampler):
             dataset.fingerprint,
             self.seed,
             None if weights is None else checked_weights(weights, len(dataset), epoch_length),
+            None if groups is None else groups_of(dataset, groups),
         )
-        by_default = self.ranks.nodes if mode == "window" else 1
+        by_default = self.ranks.nodes if mode == "window" and groups is None else 1
         self.lanes = by_default if lanes is None else checked_integer("lanes", lanes, 1)
-        if mode == "window" and lanes is None and not dataset.is_raw:
+        if mode == "window" and lanes is None and groups is None and not dataset.is_raw:
             warn_of_lanes(self.lanes, self.ranks)
         usual: Remainder = "keep" if self.num_replicas == 1 else "pad"
         self.remainder: Remainder = usual if remainder is None else remainder
@@ -157,6 +169,8 @@ class ChunkSampler(ResumableSampler):
         self._measure(order)
         dataset.follows_chunks = True
         warn_of_order(order, order.geometry.samples, dataset.memory if dataset.exceeds_memory else None)
+        if self._epochs.groups is not None and self.remainder == "drop":
+            warn_of_small_groups(self._epochs.groups, order.global_batch)
 
     def _fit(self, window: int | str) -> int:
         dataset = self._chunk_dataset
@@ -170,12 +184,12 @@ class ChunkSampler(ResumableSampler):
             chosen=self._epochs.chosen(0),
         )
 
-    def order(self, epoch: int) -> EpochOrder:
+    def order(self, epoch: int) -> EpochOrder | GroupedOrder:
         """Return the order of an epoch, a pure function of the arguments.
 
         Of samples that come by weights, it gives positions among those of the epoch, in rising order.
         """
-        return epoch_order(
+        order = epoch_order(
             self._epochs.geometry,
             global_batch=self.batch_size * self.num_replicas,
             mode=self.mode,
@@ -186,11 +200,22 @@ class ChunkSampler(ResumableSampler):
             remainder=self.remainder,
             chosen=self._epochs.chosen(epoch),
         )
+        return order if self._epochs.groups is None else GroupedOrder(order, self._epochs.groups)
 
     def __len__(self) -> int:
         return self.num_samples
 
     def __iter__(self) -> Iterator[int]:
+        groups = self._epochs.groups
+        if (
+            groups is not None
+            and self.remainder == "keep"
+            and groups.left_over(self.batch_size * self.num_replicas).any()
+        ):
+            raise ValueError(
+                "samples one by one do not say where the short last batch of a group ends: use "
+                "ChunkBatchSampler or ChunkDataLoader, or remainder='pad' or 'drop'"
+            )
         return SampleNumbers(self.begin, self.lists, self.batch_size)
 
     def _check_epoch(self, epoch: int) -> None:
@@ -206,27 +231,29 @@ class ChunkSampler(ResumableSampler):
         """Iterate by batches of sample numbers, telling the dataset what comes next."""
         begun = begun or self.begin()
         order = self.order(begun.epoch)
-        store = Followed(
-            self._chunk_dataset.residency,
-            order.uses(self.rank, self.num_replicas, begun.start),
-            self._look_ahead(order),
-            order.chosen,
-            rows_only=self.mode == "batch",
-        )
+        plan, ahead = self._planned(order, begun.start)
+        residency, rows_only = self._chunk_dataset.residency, self.mode == "batch"
+        store = Followed(residency, plan, ahead, order.chosen, rows_only)
         drawn = self._epochs.drawn(begun.epoch)
         coming = order.rank_batches(self.rank, self.num_replicas, begun.start)
         with closing(followed(coming, begun.start, [store])) as batches:
             for batch in batches:
                 yield batch if drawn is None else drawn[batch]
 
-    def _look_ahead(self, order: EpochOrder) -> Lookahead:
-        return look_ahead(
+    def _planned(self, order: EpochOrder | GroupedOrder, start: int) -> tuple[Iterator[Use], Lookahead]:
+        dataset = self._chunk_dataset
+        if isinstance(order, GroupedOrder):
+            ahead, stay = grouped_look_ahead(order, capacity=dataset.chunks_held, lag=self.lag)
+            few = few_rows(dataset, self.num_replicas)
+            return order.uses(self.rank, self.num_replicas, start, stay=stay, few=few), ahead
+        ahead = look_ahead(
             self.mode,
             order.geometry,
             global_batch=order.global_batch,
-            capacity=self._chunk_dataset.chunks_held,
+            capacity=dataset.chunks_held,
             window=self.window,
             lanes=self.lanes,
             lag=self.lag,
             chosen=order.chosen,
         )
+        return order.uses(self.rank, self.num_replicas, start), ahead

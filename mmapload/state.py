@@ -9,11 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Self, get_args
 
+import numpy as np
+
 from mmapload.errors import StateMismatchError, shown
-from mmapload.order import ORDER_VERSION, Mode, Remainder, epoch_order
+from mmapload.order import ORDER_VERSION, GroupedOrder, Mode, Remainder, epoch_order
 
 if TYPE_CHECKING:
-    from mmapload.order import EpochOrder, Geometry
+    from mmapload.order import EpochOrder, Geometry, Groups
 
 __all__ = ["STATE_VERSION", "Saved", "SavedState", "check_number", "malformed"]
 
@@ -145,7 +147,8 @@ class SavedState(Saved):
         mode: Mode,
         seed: int,
         remainder: Remainder | None,
-    ) -> tuple[EpochOrder, int]:
+        groups: Groups | None = None,
+    ) -> tuple[EpochOrder | GroupedOrder, int]:
         """Return the order of the state's epoch, with its window and lanes, and the step at which it goes on.
 
         Parameters
@@ -158,6 +161,8 @@ class SavedState(Saved):
             Of the order.
         remainder : {"keep", "pad", "drop"}, optional
             By default the state's.
+        groups : Groups, optional
+            Of the samples, where batches have one group each.
 
         Raises
         ------
@@ -179,12 +184,13 @@ class SavedState(Saved):
             raise _other("seed: pass the same one", f"seed={self.seed}", f"seed={seed}")
         global_batch = batch_size * world_size
         remainder = remainder or self.remainder
-        if remainder != self.remainder and geometry.samples % global_batch:
+        sizes = np.array([geometry.samples]) if groups is None else groups.sizes
+        if remainder != self.remainder and (sizes % global_batch).any():
             advice = "remainder: pass the same one (drop_last=True is 'drop')"
             raise _other(advice, f"remainder={self.remainder!r}", f"remainder={remainder!r}")
-        step = self._step(geometry, batch_size, world_size)
+        step = self._step(geometry, batch_size, world_size, groups)
         try:
-            order = epoch_order(
+            walk = epoch_order(
                 geometry,
                 global_batch=global_batch,
                 mode=mode,
@@ -194,6 +200,9 @@ class SavedState(Saved):
                 lanes=self.lanes,
                 remainder=remainder,
             )
+            if groups is not None and self.lanes != 1:
+                raise ValueError("batches of one group each are made in one lane")  # noqa: TRY301 - told below
+            order = walk if groups is None else GroupedOrder(walk, groups)
             order.check_world_size(world_size)
         except ValueError as error:
             of_order = f"window={self.window}, lanes={self.lanes}, remainder={self.remainder!r}"
@@ -204,8 +213,8 @@ class SavedState(Saved):
             ) from error
         return order, step
 
-    def _step(self, geometry: Geometry, batch_size: int, world_size: int) -> int:
-        steps = _steps(geometry.samples, self.global_batch, self.remainder)
+    def _step(self, geometry: Geometry, batch_size: int, world_size: int, groups: Groups | None) -> int:
+        steps = _steps(geometry.samples, self.global_batch, self.remainder, groups)
         if self.step > steps:
             raise StateMismatchError(
                 f"the state's step lies beyond its epoch of {geometry.samples} samples",
@@ -216,8 +225,15 @@ class SavedState(Saved):
         if self.global_batch == global_batch:
             return self.step
         if self.step == steps:
-            return _steps(geometry.samples, global_batch, self.remainder)
+            return _steps(geometry.samples, global_batch, self.remainder, groups)
         position = self.step * self.global_batch
+        if groups is not None and position:
+            raise StateMismatchError(
+                "batches of one group each are others for another global batch: use a batch_size that makes "
+                "the state's with this number of ranks",
+                f"{self.step} global batches of {self.global_batch} samples",
+                f"batch_size={batch_size} on {world_size} ranks",
+            )
         if position % global_batch == 0:
             return position // global_batch
         below = range(batch_size - 1, max(0, batch_size - _SEARCHED), -1)
@@ -282,5 +298,7 @@ def malformed(found: object, expected: str) -> StateMismatchError:
     return StateMismatchError("this is no state of a sampler or loader", shown(found), f"expected {expected}")
 
 
-def _steps(samples: int, global_batch: int, remainder: Remainder) -> int:
+def _steps(samples: int, global_batch: int, remainder: Remainder, groups: Groups | None) -> int:
+    if groups is not None:
+        return groups.steps(global_batch, remainder)
     return samples // global_batch if remainder == "drop" else -(-samples // global_batch)

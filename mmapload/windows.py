@@ -17,7 +17,7 @@ from mmapload.selection import checked_integer
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
-    from mmapload.order import Chosen, EpochOrder, Geometry, Mode
+    from mmapload.order import Chosen, EpochOrder, Geometry, GroupedOrder, Mode
     from mmapload.ranks import Ranks
 
 __all__ = [
@@ -161,7 +161,7 @@ def warn_of_room(
         )
 
 
-def warn_of_order(order: EpochOrder, samples: int, memory: int | None) -> None:
+def warn_of_order(order: EpochOrder | GroupedOrder, samples: int, memory: int | None) -> None:
     """Warn if an epoch has no batch, or if samples are read one by one.
 
     Parameters

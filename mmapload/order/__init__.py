@@ -8,12 +8,15 @@ from mmapload.order.build import epoch_order
 from mmapload.order.chosen import Chosen
 from mmapload.order.epoch import EpochOrder
 from mmapload.order.geometry import Geometry, Mode, Remainder, Use, auto_window
+from mmapload.order.grouped import GroupedOrder, Groups
 
 __all__ = [
     "ORDER_VERSION",
     "Chosen",
     "EpochOrder",
     "Geometry",
+    "GroupedOrder",
+    "Groups",
     "Mode",
     "Remainder",
     "Use",
