@@ -11,15 +11,26 @@ import dataclasses
 import hashlib
 import os
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from mmapload.checksums import ChecksumList
 from mmapload.chunkfile import read_chunk_file
+from mmapload.elements import ElementCounts, absent_files
 from mmapload.errors import ChunkError, LayoutError, MmaploadError
+from mmapload.extents import RaggedArray
 from mmapload.opening import METADATA, read_layout
-from mmapload.presence import chunks_there, missing_chunks
+from mmapload.presence import MOST_MISSING, chunks_there, missing_chunks
+from mmapload.ragged import (
+    combined_checksum,
+    extents_array,
+    extents_folder,
+    piece_path,
+    read_extents,
+    read_values,
+)
 from mmapload.reserved import read_name
 from mmapload.verifying import verified
 
@@ -52,8 +63,10 @@ class Store:
     path: str
     layout: StoreLayout
     _checksums: ChecksumList | None = dataclasses.field(init=False, repr=False, compare=False)
+    _elements: ElementCounts = dataclasses.field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "_elements", ElementCounts(self.path, self.layout))
         listed = ChecksumList(self.path, self.layout) if self.layout.has_checksums else None
         object.__setattr__(self, "_checksums", listed)  # the dataclass is frozen
 
@@ -79,7 +92,9 @@ class Store:
         raise KeyError(f"{self.path} has no field {name!r}, only {', '.join(self.fields)}")
 
     def chunk_path(self, field: FieldLayout, chunk: int) -> str:
-        """Return the path of a chunk's file."""
+        """Return the path of a chunk's file; of a ragged field that of its first piece."""
+        if field.is_ragged:
+            return piece_path(self.path, field, chunk, 0)
         return os.path.join(self.path, field.name, field.chunk_key(chunk))
 
     @property
@@ -92,13 +107,51 @@ class Store:
         told = repr((root, [each if each[-1] else each[:-1] for each in fields]))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
-    def read_chunk(self, field: str, chunk: int) -> npt.NDArray[Any]:
+    def values(self, field: FieldLayout) -> npt.NDArray[np.int64]:
+        """Return how many values each chunk of a ragged field has.
+
+        Raises
+        ------
+        ChunkError
+            If a file that says so is missing or damaged.
+        """
+        return self._elements.of(field)
+
+    def chunk_nbytes(self, fields: Iterable[FieldLayout]) -> npt.NDArray[np.int64]:
+        """Return the bytes that each chunk of some fields takes in memory, decoded."""
+        found = np.zeros(self.layout.chunks, np.int64)
+        for field in fields:
+            found += field.chunk_nbytes
+            if field.is_ragged:
+                values = self.values(field)
+                if not field.codec.is_raw:  # pieces are decoded whole
+                    values = -(-values // field.piece_length) * field.piece_length
+                found += values * field.dtype.itemsize + extents_array(field).chunk_nbytes
+        return found
+
+    def sample_nbytes(self, field: FieldLayout) -> int:
+        """Return the bytes of a sample of a field; of a ragged one on average, rounded up."""
+        if not field.is_ragged:
+            return field.sample_nbytes
+        return -(-int(self.values(field).sum()) * field.dtype.itemsize // len(self))
+
+    def _read_ragged(self, field: FieldLayout, chunk: int) -> RaggedArray:
+        values = int(self.values(field)[chunk])
+        extents, first = read_extents(self.path, field, chunk, self.layout.chunk_samples(chunk), values)
+        whole = -(-values // field.piece_length) * field.piece_length
+        memory = np.empty(whole * field.dtype.itemsize, np.uint8)
+        trailers, _ = read_values(self.path, field, chunk, values, memory)
+        self.expect_listed(field, chunk, combined_checksum([first, *trailers]))
+        return RaggedArray(memory.view(field.dtype)[:values], extents)
+
+    def read_chunk(self, field: str, chunk: int) -> Any:
         """Read, check and decode one chunk of one field.
 
         Returns
         -------
-        ndarray
-            Shape (samples in this chunk, *field shape), writable, in memory of its own.
+        ndarray or RaggedArray
+            Shape (samples in this chunk, *field shape), writable, in memory of its own; of a ragged field a
+            sequence of arrays.
 
         Raises
         ------
@@ -109,15 +162,21 @@ class Store:
         if not 0 <= chunk < self.layout.chunks:
             raise IndexError(f"chunk {chunk} of {self.layout.chunks}")
         shape = (layout.chunk_length, *layout.shape)
+        if layout.is_ragged:
+            try:
+                return self._read_ragged(layout, chunk)
+            except ChunkError as error:
+                raise self.located(error) from error.__cause__
         if not layout.sample_nbytes:
-            return np.empty(shape, layout.dtype)[: self.layout.chunk_samples(chunk)]
+            return layout.values(np.empty(shape, layout.dtype))[: self.layout.chunk_samples(chunk)]
         path = self.chunk_path(layout, chunk)
         try:
             content = read_chunk_file(layout, chunk, path)
             self.expect_listed(layout, chunk, content.trailer)
         except ChunkError as error:
             raise self.located(error) from error.__cause__
-        return content.data.view(layout.dtype).reshape(shape)[: self.layout.chunk_samples(chunk)]
+        stored = content.data.view(layout.dtype).reshape(shape)
+        return layout.values(stored)[: self.layout.chunk_samples(chunk)]
 
     def expect_listed(self, field: FieldLayout, chunk: int, trailer: bytes) -> None:
         """Compare the checksum that ends a chunk's file with the one that the store lists, if it lists any.
@@ -135,8 +194,11 @@ class Store:
 
         Names of the first of them are added where the store keeps names and they can be read.
         """
+        folder = os.path.dirname(error.path)
         if error.chunk not in range(self.layout.chunks) or not any(
-            error.path == self.chunk_path(field, error.chunk) for field in self.layout.fields
+            error.path == self.chunk_path(field, error.chunk)
+            or (field.is_ragged and folder in self._folders(field))
+            for field in self.layout.fields
         ):
             return error
         first = error.chunk * self.layout.chunk_length
@@ -167,11 +229,10 @@ class Store:
         list of tuple
             In order; of each field the first 1,000 at most.
         """
-        return [
-            (field.name, chunk, self.chunk_path(field, chunk))
-            for field in (self.layout.fields if fields is None else fields)
-            for chunk in missing_chunks(self._there(field), self._files(field))
-        ]
+        found = []
+        for field in self.layout.fields if fields is None else fields:
+            found += [(field.name, *each) for each in islice(self._absent(field), MOST_MISSING)]
+        return found
 
     def expect_all_files(self, fields: Iterable[FieldLayout]) -> None:
         """See to it that every chunk has its file, by one listing a field.
@@ -181,16 +242,35 @@ class Store:
         ChunkError
             If one is missing; naming the first, and saying how many more there are.
         """
-        lacking = [field for field in fields if len(self._there(field)) < self._files(field)]
+        lacking = [field for field in fields if self._count_absent(field)]
         if lacking:
             name, chunk, path = self.missing_chunks(lacking)[0]
-            more = sum(self._files(field) - len(self._there(field)) for field in lacking) - 1
+            more = sum(map(self._count_absent, lacking)) - 1
             found = f"no such file (and {more:,} more)" if more else "no such file"
             raise self.located(ChunkError(name, chunk, path, "a chunk file", found))
 
     def _files(self, field: FieldLayout) -> int:
         """Count the chunk files that a field has to have."""
+        if field.is_ragged:
+            return self.layout.chunks + int((-(-self.values(field) // field.piece_length)).sum())
         return self.layout.chunks if field.sample_nbytes else 0
+
+    def _folders(self, field: FieldLayout) -> tuple[str, str]:
+        """Return the two folders with files of a ragged field."""
+        return os.path.join(self.path, field.name), os.path.join(self.path, extents_folder(field))
+
+    def _absent(self, field: FieldLayout) -> Iterator[tuple[int, str]]:
+        """Yield chunk and path of files of a field that are not there; of one of fixed shape the first."""
+        if field.is_ragged:
+            yield from absent_files(self.path, field, self.values(field))
+            return
+        for chunk in missing_chunks(self._there(field), self._files(field)):
+            yield chunk, self.chunk_path(field, chunk)
+
+    def _count_absent(self, field: FieldLayout) -> int:
+        if field.is_ragged:
+            return sum(1 for _ in self._absent(field))
+        return self._files(field) - len(self._there(field))
 
     def _there(self, field: FieldLayout) -> set[int]:
         return chunks_there(os.path.join(self.path, field.name), field, self._files(field))

@@ -6,16 +6,27 @@ import os
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import numpy as np
 
 from mmapload.chunkfile import read_chunk_file
+from mmapload.elements import ElementCounts
 from mmapload.errors import ChunkError, LayoutError
+from mmapload.extents import parse_extents
 from mmapload.layout import RESERVED_GROUP
 from mmapload.opening import METADATA, read_reserved, rewritten_documents, root_document
 from mmapload.presence import chunks_there, missing_chunks
-from mmapload.reserved import NAME_ARRAYS, checksums_array, end_of_names, expect_ends, reserved_arrays
+from mmapload.ragged import EXTENTS, chunk_files, combined_checksum, extents_array
+from mmapload.reserved import (
+    NAME_ARRAYS,
+    checksums_array,
+    elements_array,
+    end_of_names,
+    expect_ends,
+    reserved_arrays,
+)
 from mmapload.seals import appending, is_sealed
 
 if TYPE_CHECKING:
@@ -28,6 +39,7 @@ __all__ = ["verified"]
 
 _ExpectListed: TypeAlias = "Callable[[FieldLayout, int, bytes], None]"
 _Locate: TypeAlias = "Callable[[ChunkError], ChunkError]"
+_Found = TypeVar("_Found")
 
 
 def verified(
@@ -46,7 +58,11 @@ def verified(
     threads : int
         Each keeps one chunk in memory.
     """
+    counts = ElementCounts(path, layout)
     for field in layout.fields:
+        if field.is_ragged:
+            yield from _ragged_faults(path, layout, field, counts, expect_listed, locate, threads)
+            continue
         chunks = layout.chunks if field.sample_nbytes else 0
 
         def check_listed(chunk: int, _: Bytes, trailer: bytes, field: FieldLayout = field) -> None:
@@ -57,6 +73,9 @@ def verified(
     if problems:
         yield LayoutError(path, problems)
     group = os.path.join(path, RESERVED_GROUP)
+    if layout.ragged:
+        elements = elements_array(len(layout.ragged))
+        yield from _faults(group, elements, -(-layout.chunks // elements.chunk_length), threads, locate)
     if layout.has_checksums:
         listed = checksums_array(len(layout.fields))
         chunks = -(-layout.chunks // listed.chunk_length)
@@ -76,8 +95,10 @@ def verified(
 
 def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], list[str]]:
     """Read all metadata anew: returns the lengths of the reserved arrays, and what is wrong."""
-    exact = {"ends": layout.samples, "checksums": layout.chunks}
-    reserved = reserved_arrays(layout)
+    exact = {"ends": layout.samples, "checksums": layout.chunks, "elements": layout.chunks}
+    extents = [replace(extents_array(field), name=f"{EXTENTS}/{field.name}") for field in layout.ragged]
+    exact |= dict.fromkeys((array.name for array in extents), layout.samples)
+    reserved = (*reserved_arrays(layout), *extents)
     least = [(array, exact.get(array.name, 0)) for array in reserved]
     lengths, problems = read_reserved(path, least) if reserved else ({}, [])
     root = root_document(path)
@@ -92,6 +113,57 @@ def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], lis
                 if length != exact.get(name, length)
             ]
     return lengths, problems
+
+
+def _ragged_faults(
+    path: str,
+    layout: StoreLayout,
+    field: FieldLayout,
+    counts: ElementCounts,
+    expect_listed: _ExpectListed,
+    locate: _Locate,
+    threads: int,
+) -> Iterator[ChunkError | None]:
+    """Read all files of a ragged field, their padding too: yields for each None, or what is wrong with it."""
+    try:
+        values = counts.of(field)
+    except ChunkError as error:
+        yield error  # without these numbers nobody knows which files there are
+        return
+
+    def look(chunk: int) -> list[ChunkError | None]:
+        found: list[ChunkError | None] = []
+        trailers = []
+        files = chunk_files(path, field, chunk, int(values[chunk]))
+        for number, (array, name) in enumerate(files):
+            try:
+                content = read_chunk_file(array, chunk, name)
+                trailers.append(content.trailer)
+                if number == 0:
+                    samples = layout.chunk_samples(chunk)
+                    parse_extents(field, chunk, name, content.data, samples, int(values[chunk]))
+                elif number == len(files) - 1:
+                    _expect_padding(field, chunk, name, content.data, int(values[chunk]))
+                if number == len(files) - 1 and len(trailers) == len(files):
+                    expect_listed(field, chunk, combined_checksum(trailers))
+            except ChunkError as error:
+                # What is wrong with other files, of the list of checksums say, is told when they are read.
+                own = error.path == name or os.path.dirname(error.path) == os.path.join(path, field.name)
+                found.append(locate(error) if own else None)
+            else:
+                found.append(None)
+        return found
+
+    for several in _in_order(look, range(layout.chunks), threads):
+        yield from several
+
+
+def _expect_padding(field: FieldLayout, chunk: int, path: str, data: Bytes, values: int) -> None:
+    """Refuse a last piece that does not end in zeros."""
+    used = ((values - 1) % field.piece_length + 1) * field.dtype.itemsize
+    if data[used:].any():
+        expected = f"zeros behind {used:,} bytes of values"
+        raise ChunkError(field.name, chunk, path, expected, "something else")
 
 
 def _faults(
@@ -132,11 +204,9 @@ def _faults(
         yield ChunkError(array.name, missing[-1] + 1, path, "a chunk file", f"{more:,} more are missing")
 
 
-def _in_order(
-    fault: Callable[[int], ChunkError | None], chunks: Iterable[int], threads: int
-) -> Iterator[ChunkError | None]:
+def _in_order(fault: Callable[[int], _Found], chunks: Iterable[int], threads: int) -> Iterator[_Found]:
     """Call a function for each chunk, in threads; yield what it returns in the order of the chunks."""
-    ahead: deque[Future[ChunkError | None]] = deque()
+    ahead: deque[Future[_Found]] = deque()
     with ThreadPoolExecutor(threads, "mmapload-verify") as pool:
         for chunk in chunks:
             ahead.append(pool.submit(fault, chunk))

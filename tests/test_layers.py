@@ -20,7 +20,7 @@ ROOT = Path(mmapload.__file__).parent
 
 LAYERS = [
     ["errors", "sizes", "frames", "checks"],
-    ["codecs", "budget", "progress", "notes"],
+    ["codecs", "budget", "progress", "notes", "fieldnames"],
     ["layout", "strictjson", "chains", "padding"],
     ["extents"],
     ["metadata", "chunkfile", "order", "seals", "sources", "mappings"],
@@ -29,6 +29,7 @@ LAYERS = [
     ["sources.tars"],
     ["sources.kinds"],
     ["buffers", "mappool", "opening", "passes", "presence", "reserved", "spans", "state"],
+    ["elements"],
     ["checksums", "mixedstate", "verifying"],
     ["store"],
     ["measures", "writer", "readers", "schedule", "selection", "streams"],
