@@ -73,6 +73,7 @@ def read_chunk_file(
     path: str,
     allocate: Callable[[int], Bytes] = fresh_bytes,
     *,
+    scratch: Callable[[int], Bytes] = fresh_bytes,
     verify: bool = True,
 ) -> ChunkContent:
     """Read one chunk file, check it, and decode it.
@@ -82,6 +83,8 @@ def read_chunk_file(
     allocate : callable
         Called with `layout.chunk_nbytes`, for memory that is filled exactly; but not before the file's size,
         and where it is a frame also its header, say that there are so many bytes.
+    scratch : callable
+        Called with the size of a compressed chunk, for memory that is needed until it is decoded.
     verify : bool
         Whether to compute the checksum. Sizes are always checked.
 
@@ -95,7 +98,7 @@ def read_chunk_file(
     fd, size = open_chunk_file(layout, chunk, path)
     try:
         trailer = bytearray(CHECKSUM_BYTES)
-        take = allocate if is_raw else fresh_bytes
+        take = allocate if is_raw else scratch
         encoded = _allocated(layout, chunk, path, size - CHECKSUM_BYTES, take)
         try:
             read = _read_fully(fd, encoded, trailer)

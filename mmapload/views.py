@@ -157,7 +157,9 @@ class StoreView:
         # untouched: taking it apart would need those locks.
         self._inherited = found
         exceeds = self.exceeds_memory
-        reader = reader_for(self.store, self.fields, self._checks, drop_behind=exceeds)
+        reader = reader_for(
+            self.store, self.fields, self._checks, drop_behind=exceeds, held=self.chunks_held
+        )
         residency = Residency(reader, self.chunk_nbytes, self.chunks, self._share)
         self._reading = made = BatchReader(residency, self.fields, self.store.layout.chunk_length)
         return made

@@ -411,3 +411,19 @@ def test_pages_of_a_chunk_are_dropped_behind_it_only_if_that_is_wanted(tmp_path:
                 assert [cached_pages(path) for path in paths] == in_full
 
         check()
+
+
+def test_memory_of_chunks_that_are_dropped_together_is_used_again_for_chunks_and_for_what_is_read(
+    tmp_path: Path,
+) -> None:
+    arrays = random_arrays(80, image=("u1", (3, 50)), label=("i8", ()))
+    store = write_store(tmp_path / "store", arrays, 8, "zstd")
+    fields = store.layout.fields
+    reader = reader_for(store, fields, Checks("never", 2, 10), drop_behind=False, held=7)
+    assert isinstance(reader, BufferedReader)
+    for epoch in range(4):
+        held = [reader.load((epoch + chunk) % 10) for chunk in range(7)]
+        assert same_bits(held[3]["image"], arrays["image"][8 * (epoch + 3) : 8 * (epoch + 4)])
+        del held
+    assert [pool.made for pool in reader._pools] == [7, 7]
+    assert [pool.made for pool in reader._scratch] == [1, 1]

@@ -20,8 +20,9 @@ __all__ = ["BufferedReader", "ChunkArrays", "ChunkReader", "MappedReader", "read
 
 
 def reader_for(
-    store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+    store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool, held: int = 1
 ) -> ChunkReader:
-    """Choose the reader: mapped if every field is raw, else buffered."""
-    kind = MappedReader if all(field.codec.is_raw for field in fields) else BufferedReader
-    return kind(store, fields, checks, drop_behind=drop_behind)
+    """Choose the reader: mapped if every field is raw, else buffered, for so many chunks held at a time."""
+    if all(field.codec.is_raw for field in fields):
+        return MappedReader(store, fields, checks, drop_behind=drop_behind)
+    return BufferedReader(store, fields, checks, drop_behind=drop_behind, held=held)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.checks import Checks
+    from mmapload.codecs import Bytes
     from mmapload.layout import FieldLayout
     from mmapload.readers.base import ChunkArrays
     from mmapload.store import Store
@@ -26,16 +28,34 @@ if TYPE_CHECKING:
 __all__ = ["BufferedReader"]
 
 
+AT_ONCE: Final = 4
+"""Chunks that are decoded at a time, as a rule."""
+
+
 class BufferedReader(Reader):
-    """Reads whole chunk files and decodes them into recycled buffers; for any codec."""
+    """Reads whole chunk files and decodes them into recycled buffers; for any codec.
+
+    Parameters
+    ----------
+    held : int
+        Chunks that are held at a time: the memory of as many is kept for use again, since those of a whole
+        window may be dropped at once.
+    """
 
     maps = False
 
     def __init__(
-        self, store: Store, fields: tuple[FieldLayout, ...], checks: Checks, *, drop_behind: bool
+        self,
+        store: Store,
+        fields: tuple[FieldLayout, ...],
+        checks: Checks,
+        *,
+        drop_behind: bool,
+        held: int = 1,
     ) -> None:
         super().__init__(store, fields, checks, drop_behind=drop_behind)
-        self._pools = [BufferPool(idle=4) for _ in fields]
+        self._pools = [BufferPool(idle=max(held, AT_ONCE)) for _ in fields]
+        self._scratch = [BufferPool(idle=AT_ONCE) for _ in fields]
 
     def load(
         self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
@@ -50,7 +70,9 @@ class BufferedReader(Reader):
                     arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
                     continue
                 due = self.checks.due(i, chunk)
-                content = read_chunk_file(field, chunk, path, self._pools[i].take, verify=due)
+                content = read_chunk_file(
+                    field, chunk, path, self._pools[i].take, scratch=partial(self._encoded, i), verify=due
+                )
                 if due:
                     self.store.expect_listed(field, chunk, content.trailer)
                     self.checks.passed(i, chunk)
@@ -60,6 +82,11 @@ class BufferedReader(Reader):
                 arrays[field.name] = content.data.view(field.dtype).reshape(shape)[start:stop]
         self.finish(1, loaded)
         return arrays
+
+    def _encoded(self, field: int, nbytes: int) -> Bytes:
+        """Return memory for a compressed chunk: of one size for all, so that it can be used again."""
+        size = max(nbytes, self.fields[field].chunk_nbytes)
+        return self._scratch[field].take(size)[:nbytes]
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Ask the system to read the chunk's files ahead."""
