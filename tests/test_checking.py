@@ -168,6 +168,14 @@ def test_of_many_shapes_the_range_is_told_and_memory_stays_small(tmp_path: Path)
     assert sum(len(outlier.samples) for outlier in report.outliers) + 1935 == 2000
 
 
+def test_what_lies_beside_the_samples_under_their_names_is_noted(tmp_path: Path) -> None:
+    source = write_npz(tmp_path / "in", samples(3))
+    np.save(source / "s1.npy", np.zeros(3))
+    report = check(source)
+    assert report.sound
+    assert "note: s1.npy: skipped, an .npz file of the same name lies beside it" in report.describe()
+
+
 def test_names_that_no_field_can_have_are_told(tmp_path: Path) -> None:
     report = check([{"x": 1.0, "__x": 2.0}])
     assert not report.sound

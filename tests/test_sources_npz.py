@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mmapload.errors import SourceError
 from mmapload.sources import ArraySpec, archives
 from mmapload.sources.listing import Listing, list_files
+from mmapload.sources.npyfiles import NpySource
 from mmapload.sources.npz import NpzSource
 from tests.npz_files import (
     REAL,
@@ -489,3 +490,28 @@ def test_a_real_lfs_pointer_is_named_for_what_it_is():
     with pytest.raises(SourceError, match=r"131 bytes.*run git lfs pull") as caught:
         NpzSource(list_files([path])).schema(0)
     assert "allow_pickle" not in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy"])
+@pytest.mark.parametrize("longer", [True, False])
+def test_a_file_that_changed_since_it_was_listed_is_refused(tmp_path, suffix, longer):
+    """As when a copy is still running: what it holds now may be whole, or half of it."""
+    for name in ("a", "b"):
+        write_array(tmp_path / f"{name}{suffix}", np.arange(3))
+    files = list_files([tmp_path], suffixes=(suffix,))
+    source = NpzSource(files) if suffix == ".npz" else NpySource(files)
+    before = os.stat(tmp_path / f"b{suffix}")
+    write_array(tmp_path / f"b{suffix}", np.arange(9 if longer else 3))
+    os.utime(tmp_path / f"b{suffix}", ns=(before.st_mtime_ns, before.st_mtime_ns + (not longer)))
+    said = "bytes then, [0-9]+ now" if longer else "written anew"
+    for use in (source.schema, source.fingerprint, lambda index: source.read(index, {})):
+        with pytest.raises(SourceError, match=f"b{suffix}: changed since it was listed .*{said}"):
+            use(1)
+    assert source.schema(0)
+
+
+def write_array(path, array):
+    if path.suffix == ".npz":
+        np.savez(path, x=array)
+    else:
+        np.save(path, array)

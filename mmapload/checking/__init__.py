@@ -14,7 +14,7 @@ from mmapload.checking.reading import Block, count_non_finite, fault_of, read_bl
 from mmapload.checking.report import CheckReport, NonFinite, Outlier, SampleFault, Variety
 from mmapload.checking.tally import Tally
 from mmapload.errors import SourceError
-from mmapload.layout import check_field_names
+from mmapload.fieldnames import check_field_names
 from mmapload.preprocessing.opening import open_source, parse_fields
 from mmapload.preprocessing.plan import PICKLES_ARE_READ
 from mmapload.progress import progress_to
@@ -138,6 +138,7 @@ def check_opened(
         problems=tuple(check_field_names(schema)),
         hidden=opened.listing.hidden if opened.listing else 0,
         foreign=opened.listing.foreign if opened.listing else 0,
+        notes=opened.listing.notes if opened.listing else (),
         name=_namer(source),
     )
 

@@ -135,6 +135,8 @@ class CheckReport:
         What no store can be made of for another reason: names that no field can have.
     hidden, foreign : int
         Files that were passed over: names that begin with a dot, and other suffixes.
+    notes : tuple of str
+        What else was noticed where the files were listed.
     name : callable
         From a sample's number to its name.
     """
@@ -150,6 +152,7 @@ class CheckReport:
     problems: tuple[str, ...]
     hidden: int
     foreign: int
+    notes: tuple[str, ...]
     name: Callable[[int], str]
 
     @property
@@ -166,6 +169,7 @@ class CheckReport:
         lines += [f"problem: {problem}" for problem in self.problems]
         lines += [f"outlier: {self._told(outlier)}" for outlier in self.outliers]
         lines += [f"note: {self._noted(values)}" for values in self.non_finite]
+        lines += [f"note: {note}" for note in self.notes]
         lines += [f"note: {self.passed_over} skipped"] * bool(self.passed_over)
         return "\n".join([*lines, self.summary])
 

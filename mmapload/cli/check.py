@@ -130,6 +130,7 @@ def _told(report: CheckReport) -> dict[str, Any]:
         "problems": list(report.problems),
         "hidden": report.hidden,
         "foreign": report.foreign,
+        "notes": list(report.notes),
     }
 
 

@@ -17,6 +17,7 @@ from mmapload.sources import ArraySpec
 from mmapload.sources.absent import selection_advice
 from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
 from mmapload.sources.signatures import archive_kind
+from mmapload.sources.stamps import check_stamp
 from mmapload.sources.zipdir import read_directory
 from mmapload.sources.zipmember import read_first, read_member
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from mmapload.sources.stamps import Stamp
     from mmapload.sources.zipdir import Member
 
 __all__ = [
@@ -70,13 +72,14 @@ class Npz:
 
 
 @contextmanager
-def opened_file(path: str) -> Iterator[tuple[int, os.stat_result]]:
+def opened_file(path: str, stamp: Stamp | None = None) -> Iterator[tuple[int, os.stat_result]]:
     """Open a file, and give descriptor and status; at the end check that it is as it was.
 
     Raises
     ------
     SourceError
-        If it cannot be opened or read, is no regular file, or changes meanwhile.
+        If it cannot be opened or read, is no regular file, changes meanwhile, or has changed since
+        its stamp was taken.
     """
     try:
         # Without O_NONBLOCK opening a pipe would wait for a writer; on a file it has no effect.
@@ -89,6 +92,7 @@ def opened_file(path: str) -> Iterator[tuple[int, os.stat_result]]:
         before = os.fstat(fd)
         if not stat.S_ISREG(before.st_mode):
             raise SourceError(path, None, "not a file")
+        check_stamp(path, stamp, before)
         yield fd, before
         after = os.fstat(fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
@@ -105,9 +109,9 @@ def opened_file(path: str) -> Iterator[tuple[int, os.stat_result]]:
 
 
 @contextmanager
-def opened(path: str) -> Iterator[Npz]:
+def opened(path: str, stamp: Stamp | None = None) -> Iterator[Npz]:
     """Open an `.npz` file and read its directory; as `opened_file`."""
-    with opened_file(path) as (fd, status):
+    with opened_file(path, stamp) as (fd, status):
         members = read_directory(fd, status.st_size, path)
         if kind := archive_kind([member.name for member in members]):
             raise SourceError(path, None, f"not an .npz file but {kind}")

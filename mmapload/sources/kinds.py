@@ -222,7 +222,8 @@ def open_files(
 
 def _without_npy(files: Listing) -> Listing:
     """Leave out the `.npy` files of a folder of `.npz` files, and say which seem to be the same samples."""
-    names = [name for name in files.names if not is_npy(name)]
+    kept = [index for index, name in enumerate(files.names) if not is_npy(name)]
+    names = [files.names[index] for index in kept]
     stems = {os.path.splitext(name)[0] for name in names}
     others = [name for name in files.names if is_npy(name)]
     pairs = [name for name in others if os.path.splitext(name)[0] in stems]
@@ -230,7 +231,9 @@ def _without_npy(files: Listing) -> Listing:
     if pairs:
         many = f" and {len(pairs) - 1:,} more" if len(pairs) > 1 else ""
         notes += (f"{pairs[0]}{many}: skipped, an .npz file of the same name lies beside it and is taken",)
-    return replace(files, names=tuple(names), foreign=files.foreign + len(others), notes=notes)
+    stamps = None if files.stamps is None else files.stamps.chosen(kept)
+    foreign = files.foreign + len(others)
+    return replace(files, names=tuple(names), foreign=foreign, notes=notes, stamps=stamps)
 
 
 def _kind_of(name: str) -> Kind:

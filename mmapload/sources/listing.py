@@ -7,18 +7,21 @@ import os
 import re
 import stat
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
 from mmapload.sources.lists import bad_line, listed_paths
+from mmapload.sources.naturally import natural_key, part_key
+from mmapload.sources.stamps import Stamps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mmapload.sources.stamps import Stamp
+
 __all__ = ["Listing", "list_files", "natural_key"]
 
-_DIGITS = re.compile("([0-9]+)")
 _WILD = re.compile("[*?[]")
 _UNFINISHED = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
 
@@ -39,6 +42,8 @@ class Listing:
         How many files with other suffixes were skipped.
     notes : tuple of str
         What else was noticed, to be told.
+    stamps : Stamps or None
+        Size and time of modification of every file, as it was when it was listed.
     """
 
     root: str
@@ -46,6 +51,7 @@ class Listing:
     hidden: int
     foreign: int
     notes: tuple[str, ...] = ()
+    stamps: Stamps | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         """Count the files."""
@@ -55,39 +61,9 @@ class Listing:
         """Absolute path of file `index`."""
         return os.path.join(self.root, self.names[index])
 
-
-def natural_key(path: str) -> tuple[tuple[tuple[str | tuple[int, str], ...], str], ...]:
-    """Give the key to sort relative paths by, so that `frame_2` comes before `frame_10`.
-
-    Paths are compared part by part. A part is cut into stretches of other characters and of the digits 0 to
-    9, in turn, the first perhaps empty; these are compared by code point and by value. Where two parts are
-    equal so (`01` and `1`), they are compared by code point, before the next part is looked at. The order
-    depends on the paths alone, and no two paths are equal in it.
-
-    Parameters
-    ----------
-    path : str
-        Relative, with `/` between its parts.
-
-    Returns
-    -------
-    tuple
-        To be compared with the keys of other paths.
-
-    Examples
-    --------
-    >>> sorted(["a10/x.npz", "a2/x.npz", "a/10.npz", "a/9.npz", "a/09.npz"], key=natural_key)
-    ['a/09.npz', 'a/9.npz', 'a/10.npz', 'a2/x.npz', 'a10/x.npz']
-    """
-    return tuple(_part_key(part) for part in path.split("/"))
-
-
-def _part_key(part: str) -> tuple[tuple[str | tuple[int, str], ...], str]:
-    stretches: list[str | tuple[int, str]] = list(_DIGITS.split(part))
-    for at in range(1, len(stretches), 2):
-        digits = str(stretches[at]).lstrip("0")
-        stretches[at] = (len(digits), digits)  # compares as the number does, of any length
-    return tuple(stretches), part
+    def stamp(self, index: int) -> Stamp | None:
+        """Size and time of modification of file `index` when it was listed, where they are known."""
+        return None if self.stamps is None else self.stamps[index]
 
 
 def list_files(
@@ -139,11 +115,13 @@ def list_files(
     above = {folder: os.path.join(os.path.relpath(folder, root), "") for folder in folders - {root}}
     skipped: Counter[str] = Counter()
     names: dict[str, str] = {}
+    stamps = Stamps()
     for origin in origins:
         real = reals[origin.folder]
         only = [(os.path.join(real, origin.parts[0]), origin.parts[0])] if origin.literal else None
         for place, name in only or _walk(origin, real, suffixes, skipped):
             _add(names, root, place, above.get(origin.folder, "") + name)
+            stamps.add(place)
     if not names:
         raise SourceError(
             ", ".join(os.path.join(origin.folder, *origin.parts) for origin in origins),
@@ -151,7 +129,7 @@ def list_files(
             f"no file whose name ends in {' or '.join(suffixes)} (in upper or lower case), besides "
             f"{skipped['foreign']} files of other kinds and {skipped['hidden']} with hidden names",
         )
-    return Listing(root, tuple(names.values()), skipped["hidden"], skipped["foreign"])
+    return Listing(root, tuple(names.values()), skipped["hidden"], skipped["foreign"], stamps=stamps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +251,7 @@ def _scan(folder: str) -> Iterator[tuple[str, bool, bool]]:
             found = [(entry.name, _is_folder(entry), entry.is_symlink()) for entry in entries]
     except OSError as error:
         raise SourceError(folder, None, f"the folder cannot be read: {error.strerror}") from None
-    found.sort(key=lambda entry: _part_key(entry[0]))
+    found.sort(key=lambda entry: part_key(entry[0]))
     return iter(found)
 
 

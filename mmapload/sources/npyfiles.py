@@ -193,7 +193,7 @@ class NpySource:
         """
         path, crc, position = self._files.path(index), 0, 0
         buffer = np.empty(_PIECE, np.uint8)
-        with opened_file(path) as (fd, _):
+        with opened_file(path, self._files.stamp(index)) as (fd, _):
             while got := os.preadv(fd, [buffer], position):
                 crc = isal_zlib.crc32(buffer[:got], crc)
                 position += got
@@ -204,7 +204,7 @@ class NpySource:
     def _opened(self, index: int) -> Iterator[tuple[int, int, dict[str, Header]]]:
         """Open a file: descriptor, where its array begins, and the header by its field."""
         path = self._files.path(index)
-        with opened_file(path) as (fd, status):
+        with opened_file(path, self._files.stamp(index)) as (fd, status):
             text, header = npy_header(fd, path, status.st_size)
             yield fd, len(text), selected(path, {NPY_FIELD: header}, self._fields, self._optional)
 

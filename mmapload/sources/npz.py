@@ -112,7 +112,7 @@ class NpzSource:
             If the file cannot be read, lacks a selected key that is not optional, or holds what a store
             cannot.
         """
-        with opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index), self._files.stamp(index)) as npz:
             return {field: header_of(npz, member).spec for field, member in self._select(npz).items()}
 
     def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class NpzSource:
             If the file cannot be read or changes meanwhile, or its fields, dtypes or shapes are not those of
             `into`. What `into` then holds is undefined.
         """
-        with opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index), self._files.stamp(index)) as npz:
             members = self._select(npz)
             absent = absent_fields(members, into, self._optional)
             if absent is None:
@@ -150,7 +150,7 @@ class NpzSource:
 
         Of others only the header is read; None comes, or what is wrong with them. Raises as `schema` does.
         """
-        with opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index), self._files.stamp(index)) as npz:
             for field, member in self._select(npz).items():
                 try:
                     spec = header_of(npz, member).spec
@@ -176,7 +176,7 @@ class NpzSource:
         SourceError
             If the file cannot be opened or is no zip file.
         """
-        with opened(self._files.path(index)) as npz:
+        with opened(self._files.path(index), self._files.stamp(index)) as npz:
             facts = [self.name(index), npz.size]
             facts += [(m.raw_name, m.method, m.crc, m.compressed, m.size) for m in npz.members]
         return hashlib.blake2b(repr(facts).encode("utf-8", "surrogateescape"), digest_size=16).digest()

@@ -57,6 +57,7 @@ class ObjectNpzSource:
     ) -> None:
         self.kind = "npz"
         self.parallel = True
+        self._files = files
         self._plain = NpzSource(files, fields, optional)
         self._fields = None if fields is None else dict(fields)
         self._optional = frozenset(optional)
@@ -99,7 +100,7 @@ class ObjectNpzSource:
 
     def _sample(self, index: int) -> dict[str, Any] | None:
         """Read a whole file if a selected array of it holds objects; None if none does."""
-        with opened(self.describe(index)) as npz:
+        with opened(self.describe(index), self._files.stamp(index)) as npz:
             objects = {
                 key: (member, length, shape)
                 for key, member in members_by_key(npz).items()
