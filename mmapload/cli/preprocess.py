@@ -32,6 +32,8 @@ examples:
   mmapload preprocess val/ val.mml --batch-size 32 --fill flow=0
   mmapload preprocess words/ words.mml --batch-size 32 --ragged auto --optional label
   mmapload preprocess day2/ train.mml --batch-size 32 --append
+  mmapload preprocess mnist.npz train.mml --batch-size 256 --samples rows --fields 'x_train=x,y_train=y'
+  mmapload preprocess all.npz train.mml --batch-size 32 --samples rows --take split.npz:train
   mmapload preprocess --list files.txt out.mml --batch-size 8 --fields 'image,enc/W=weights'"""
 
 _CODECS: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")  # those of `codecs`, whose import takes time
@@ -71,6 +73,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("files", "rows", "keys"),
         default="files",
         help="what a sample is: a file (the default), a row of all arrays in a file, or one array of a file",
+    )
+    parser.add_argument(
+        "--take",
+        metavar="INDEXFILE",
+        help="take only the samples of these numbers, in this order: a text file with one a line, an .npy "
+        "file of numbers or of true and false, or an array in an archive, as in split.npz:train",
     )
     parser.add_argument(
         "--fields", metavar="A,B=C", help="arrays to take, here A, and B under the name C; by default all"
@@ -166,6 +174,7 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             list_file=arguments.list,
             fill=parse_fill(arguments.fill or ()),
             samples=arguments.samples,
+            take=arguments.take,
             append=arguments.append,
             allow_pickle=arguments.allow_pickle,
             ragged=arguments.ragged,

@@ -62,6 +62,7 @@ def plan_preprocess(
     list_file: StrPath | None = None,
     fill: Fill | None = None,
     samples: Samples = "files",
+    take: StrPath | npt.ArrayLike | None = None,
     append: bool = False,
     allow_pickle: bool = False,
     ragged: str | Sequence[str] | None = None,
@@ -91,6 +92,7 @@ def plan_preprocess(
         list_file=list_file,
         fill=fill,
         samples=samples,
+        take=take,
         append=append,
         allow_pickle=allow_pickle,
         ragged=ragged,
@@ -113,6 +115,7 @@ def preprocess(
     list_file: StrPath | None = None,
     fill: Fill | None = None,
     samples: Samples = "files",
+    take: StrPath | npt.ArrayLike | None = None,
     append: bool = False,
     allow_pickle: bool = False,
     ragged: str | Sequence[str] | None = None,
@@ -162,16 +165,22 @@ def preprocess(
         shape too. What the dtype cannot hold exactly is refused.
     samples : "files", "rows" or "keys"
         How samples lie in files: each file is one; or axis 0 of every array in a file is the axis of samples;
-        or each array of a file is one, with a single field.
+        or each array of a file is one, with a single field, "data". The store keeps the names of rows and
+        keys as "file.npz[17]" and "file.npz/key".
+    take : path, or array of int or bool, shape (samples,), optional
+        Which samples to take, by their numbers in the source, and in which order; or for every sample whether
+        to take it. A path names a text file with a number a line, an `.npy` file, or an array in an `.npz`
+        file, as in "split.npz:train".
     allow_pickle : bool
         Whether arrays of Python objects in `.npz` files, which are pickles, are read: those of arrays of one
         dtype and shape, of numbers of one kind, or of texts; and a dict that was saved alone, as its keys. A
         pickle that holds anything else is refused by the name of its class, and nothing that it names is
         called; still, do so only with files that you trust.
     append : bool
-        Whether to add the samples to the finished store at `out`, behind its own. Fields, dtypes, shapes, batch
-        size, codec, seed of the shuffle and stand-ins have to be those that it was made with; its chunks stay as
-        long as they are. Until its last step the store has its old samples, and it can be read all the time.
+        Whether to add the samples to the finished store at `out`, behind its own. Fields, dtypes, shapes,
+        batch size, codec, seed of the shuffle and stand-ins have to be those that it was made with; its
+        chunks stay as long as they are. Until its last step the store has its old samples, and it can be
+        read all the time. `docs/append.md` has more.
     ragged : str or list of str, optional
         Fields whose samples may differ in shape, but not in dtype or number of axes: names, or "auto" for those
         of which two samples do. The headers of all files are read for it before anything is written; the
@@ -226,6 +235,7 @@ def preprocess(
         list_file=list_file,
         fill=fill,
         samples=samples,
+        take=take,
         append=append,
         allow_pickle=allow_pickle,
         ragged=ragged,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -18,8 +18,9 @@ import numpy as np
 from mmapload.errors import SourceError
 from mmapload.order.bijection import bijection
 from mmapload.order.philox import Purpose, stream_key
+from mmapload.preprocessing.gathering import added, many_of
+from mmapload.preprocessing.outcomes import BadSample, DoneChunk, SkippedSample
 from mmapload.ragged import extents_folder
-from mmapload.writer.chunks import ChunkFile
 from mmapload.writer.durable import explained, sync_folder
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from mmapload.order.bijection import Bijection
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.sources import IndexedSource
-    from mmapload.writer.chunks import Written
+    from mmapload.sources.grouped import Sums
     from mmapload.writer.journal import Journal
     from mmapload.writer.workfolder import WorkFolder
 
@@ -49,65 +50,6 @@ _WRITING_LANE: Final = 2**32 - 1
 """Keeps the order of writing apart from every epoch's order: there are never so many lanes."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedSample:
-    """A sample that was left out.
-
-    Attributes
-    ----------
-    index : int
-        Its number in the source.
-    file : str
-        Its file, or a description where there is none.
-    member : str or None
-        The array in it, if the fault lies in one.
-    cause : str
-        What is wrong.
-    """
-
-    index: int
-    file: str
-    member: str | None
-    cause: str
-
-
-@dataclass(frozen=True, slots=True)
-class BadSample:
-    """A sample that could not be read, and its position in the order of writing."""
-
-    position: int
-    index: int
-    digest: str
-    error: SourceError
-
-    @property
-    def skipped(self) -> SkippedSample:
-        """What is told of it when it is left out."""
-        return SkippedSample(self.index, self.error.file, self.error.member, self.error.cause)
-
-
-@dataclass(frozen=True, slots=True)
-class DoneChunk:
-    """A chunk whose files are on the disk.
-
-    Attributes
-    ----------
-    chunk : int
-        Its number.
-    files : tuple of ChunkFile, tuple of ChunkFile, or None
-        For every field; None where it has no chunk files, and several of a ragged one.
-    digests : str
-        `digest_of` each of its samples, one after the other.
-    stand_ins : mapping of str to int
-        In how many of them something stands in for a field that they lack.
-    """
-
-    chunk: int
-    files: tuple[Written, ...]
-    digests: str
-    stand_ins: Mapping[str, int]
-
-
 def digest_of(source: IndexedSource, index: int) -> str:
     """Return 16 hexadecimal digits that change with the sample."""
     return hashlib.blake2b(source.fingerprint(index), digest_size=DIGEST_BYTES).hexdigest()
@@ -121,18 +63,6 @@ def writing_order(samples: int, seed: int | None) -> Bijection | None:
 def chunk_folders(layout: StoreLayout) -> list[str]:
     """List the folders below a store in which chunk files of its fields lie."""
     return [field.name for field in layout.fields] + [extents_folder(field) for field in layout.ragged]
-
-
-def _noted(written: Written) -> Any:
-    if isinstance(written, tuple):
-        return [[file.nbytes, file.checksum] for file in written]
-    return written and [written.nbytes, written.checksum]
-
-
-def _written(noted: Any) -> Written:
-    if noted and isinstance(noted[0], list):
-        return tuple(ChunkFile(*file) for file in noted)
-    return noted and ChunkFile(*noted)
 
 
 class Build:
@@ -157,6 +87,8 @@ class Build:
         What is left out, by position.
     skipped_digests : dict of int to str
         `digest_of` these, empty where it could not be told.
+    sums : Sums
+        Of all chunks that are done.
     """
 
     def __init__(self, plan: PreprocessPlan, work: WorkFolder, journal: Journal) -> None:
@@ -166,6 +98,8 @@ class Build:
         self.done: dict[int, DoneChunk] = {}
         self.skipped: dict[int, SkippedSample] = {}
         self.skipped_digests: dict[int, str] = {}
+        self.sums: Sums = {}
+        self._many = many_of(plan)
         self._journal = journal
         self._total = len(self.source)
         self.done_samples = 0
@@ -195,12 +129,33 @@ class Build:
         found: list[int] = self._order.forward(np.array(positions, np.int64)).tolist()
         return found
 
+    def heads(self, chunk: int) -> list[int]:
+        """Return the indices of the samples of a chunk whose digests are kept, in order."""
+        indices = self.indices(self.positions(chunk))
+        return indices if self._many is None else self._many.heads(indices)
+
+    def positions_of(self, indices: Sequence[int]) -> list[int]:
+        """Return the positions of samples of the source."""
+        if self._order is None:
+            return list(indices)
+        found: list[int] = self._order.inverse(np.array(indices, np.int64)).tolist()
+        return found
+
+    def chunks_of(self, positions: Sequence[int]) -> list[int]:
+        """List the chunks that the samples at these positions are in, none of which is left out."""
+        before = np.searchsorted(np.array(sorted(self.skipped), np.int64), positions)
+        found: list[int] = np.unique((np.array(positions) - before) // self.layout.chunk_length).tolist()
+        return found
+
     def stored_names(self) -> Iterator[str]:
         """Names of all samples, as they are stored."""
         for start in range(0, self.layout.samples, _NAMES_AT_ONCE):
             stop = min(start + _NAMES_AT_ONCE, self.layout.samples)
-            for index in self.indices(self._remaining(start, stop)):
-                yield self.source.name(index) or ""
+            indices = self.indices(self._remaining(start, stop))
+            if self._many is not None:
+                yield from self._many.names(indices)
+            else:
+                yield from (self.source.name(index) or "" for index in indices)
 
     def stand_ins(self) -> Counter[str]:
         """Count the samples that are done and in which something stands in for a field, by field."""
@@ -215,22 +170,28 @@ class Build:
         return found
 
     def commit(self, chunks: Sequence[DoneChunk]) -> None:
-        """Note that chunks are done: their files are flushed, now also their names, then the journal."""
+        """Note that chunks are done: their files are flushed, now also their names, then the journal.
+
+        Raises
+        ------
+        UnsoundFileError
+            If a file proves not sound of which everything is read now. The chunks are noted all the same.
+        """
         if not chunks:
             return
         for folder in chunk_folders(self.layout):
             sync_folder(os.path.join(self.work.store, folder))
-        self._note(
-            {
-                "chunk": done.chunk,
-                "files": [_noted(written) for written in done.files],
-                "digests": done.digests,
-                "stand_ins": done.stand_ins,
-            }
-            for done in chunks
-        )
+        self._note(done.note for done in chunks)
         self.done.update((done.chunk, done) for done in chunks)
         self.done_samples += sum(self.layout.chunk_samples(done.chunk) for done in chunks)
+        if self._many is not None:
+            self.sums = added([self.sums, *(done.sums for done in chunks)])
+            self._many.prove({key: self.sums[key] for done in chunks for key in done.sums})
+
+    def undo(self, chunks: Sequence[int]) -> None:
+        """Note that chunks are not done after all."""
+        self._note([{"undo": list(chunks)}])
+        self.keep([chunk for chunk in self.done if chunk not in chunks])
 
     def skip(self, bad: Sequence[BadSample], first: int) -> None:
         """Leave samples out, the first of them in chunk `first`: it and all later ones are no longer done.
@@ -256,11 +217,10 @@ class Build:
         for entry in entries:
             if "skip" in entry:
                 self._leave_out(entry["skip"], entry["from"])
+            elif "undo" in entry:
+                self.done = {chunk: done for chunk, done in self.done.items() if chunk not in entry["undo"]}
             else:
-                files = tuple(map(_written, entry["files"]))
-                self.done[entry["chunk"]] = DoneChunk(
-                    entry["chunk"], files, entry["digests"], entry.get("stand_ins", {})
-                )
+                self.done[entry["chunk"]] = DoneChunk.from_note(entry)
         self.keep(self.done)
 
     def _leave_out(self, notes: Iterable[Mapping[str, Any]], first: int) -> None:
@@ -276,6 +236,7 @@ class Build:
         """Take only these chunks for done."""
         self.done = {chunk: self.done[chunk] for chunk in chunks}
         self.done_samples = sum(self.layout.chunk_samples(chunk) for chunk in self.done)
+        self.sums = added(done.sums for done in self.done.values())
 
     def close(self) -> None:
         """Close the journal."""

@@ -35,6 +35,12 @@ def checked_entry(entry: Mapping[str, Any], build: Build) -> Mapping[str, Any]:
                 _expect(key, note.get(key), isinstance(note.get(key), str))
             _expect("member", note.get("member", 0), isinstance(note.get("member", 0), str | None))
         return entry
+    if "undo" in entry:
+        chunks = entry["undo"]
+        below = build.plan.chunks or 0
+        holds = isinstance(chunks, list) and all(_is_number(chunk, below) for chunk in chunks)
+        _expect("undo", chunks, holds)
+        return entry
     # A store with all samples has the most chunks.
     _expect("chunk", entry.get("chunk"), _is_number(entry.get("chunk"), build.plan.chunks or 0))
     _expect("digests", entry.get("digests"), isinstance(entry.get("digests"), str))
@@ -50,6 +56,8 @@ def checked_entry(entry: Mapping[str, Any], build: Build) -> Mapping[str, Any]:
     _expect("stand_ins", counts, isinstance(counts, dict) and counts.keys() <= build.plan.fill.keys())
     for count in counts.values():
         _expect("stand_ins", count, _is_number(count, total + 1))
+    sums = entry.get("sums", {})
+    _expect("sums", sums, isinstance(sums, dict) and all(map(_is_sum, sums.values())))
     return entry
 
 
@@ -64,7 +72,7 @@ def check_replayed(build: Build) -> None:
     _expect("skip", f"all {len(build.skipped)} samples", len(build.skipped) < len(build.source))
     for chunk, done in build.done.items():
         _expect("chunk", chunk, chunk < build.layout.chunks)
-        digits = 2 * DIGEST_BYTES * len(build.positions(chunk))
+        digits = 2 * DIGEST_BYTES * len(build.heads(chunk))
         _expect("digests", f"{len(done.digests)} digits", len(done.digests) == digits)
 
 
@@ -77,6 +85,10 @@ def _is_file(file: object) -> bool:
     return (
         isinstance(file, list) and len(file) == 2 and _is_number(file[0], 2**63) and isinstance(file[1], str)
     )
+
+
+def _is_sum(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(_is_number(each, 2**63) for each in value)
 
 
 def _expect(key: str, value: object, holds: bool) -> None:

@@ -14,6 +14,7 @@ from mmapload.preprocessing.appending import AppendPlan
 from mmapload.preprocessing.build import Build, SkippedSample, chunk_folders
 from mmapload.preprocessing.parallel import run_parallel
 from mmapload.preprocessing.planning import check_target
+from mmapload.preprocessing.proofs import run_proved
 from mmapload.preprocessing.resume import (
     check_names,
     check_options,
@@ -171,7 +172,7 @@ def _run_indexed(
         if not committed(entries):
             progress.start(build.layout.samples, plan.sample_bytes, resumed)
             run = run_parallel if build.source.parallel else run_sequential
-            run(build, progress)
+            run_proved(run, build, progress)
             progress.at(build.layout.samples)
             work.keep_only(done_files(build))
             _finish(plan, work, build.layout, build.stored_names(), len(build.skipped))

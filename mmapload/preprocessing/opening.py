@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from mmapload.errors import SourceError
 from mmapload.sources.kinds import Request, open_files
 from mmapload.sources.samples import IterableSource, SequenceSource
+from mmapload.sources.taking import take_from
 from mmapload.writer.workfolder import is_store
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.plan import Samples
     from mmapload.sources import IndexedSource
     from mmapload.sources.listing import Listing
+    from mmapload.sources.takelists import Take
     from mmapload.store import StrPath
 
 __all__ = ["OpenedSource", "open_source", "parse_fields"]
@@ -30,6 +32,18 @@ class OpenedSource:
     source: IndexedSource | IterableSource
     listing: Listing | None = None
     folders: tuple[str, ...] = ()
+
+    def take(self, taken: Take) -> OpenedSource:
+        """Return the same with some of the samples alone.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If there are no such samples, or nobody knows how many there are.
+        """
+        if isinstance(self.source, IterableSource):
+            raise TypeError("take needs samples that can be counted, and an iterable lacks a length")
+        return replace(self, source=take_from(self.source, taken))
 
 
 def parse_fields(fields: str | Sequence[str] | Mapping[str, str] | None) -> dict[str, str] | None:
@@ -73,8 +87,13 @@ def open_source(
     samples: Samples = "files",
     *,
     allow_pickle: bool = False,
+    in_order: bool = True,
+    skip: bool = False,
+    scratch: str = ".",
 ) -> OpenedSource:
     """Open a source whose samples may lack the optional fields; reads no sample.
+
+    `in_order`, `skip` and the folder `scratch` are for `kinds.Request`.
 
     Raises
     ------
@@ -92,7 +111,10 @@ def open_source(
         folders = tuple(os.fspath(path) for path in paths if os.path.isdir(path))
         for folder in filter(is_store, folders):
             raise SourceError(folder, None, "a store already: give the folder of .npz files it was made from")
-        opened, listing = open_files(paths, list_file, Request(fields, optional, samples, allow_pickle))
+        request = Request(
+            fields, optional, samples, allow_pickle, in_order=in_order, skip=skip, folder=scratch
+        )
+        opened, listing = open_files(paths, list_file, request)
         return OpenedSource(opened, listing, folders)
     if list_file is not None:
         raise TypeError("a list of files goes with paths, not with samples from Python")

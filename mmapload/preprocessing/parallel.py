@@ -18,14 +18,17 @@ from mmapload.errors import SourceError
 from mmapload.preprocessing.buffers import BufferSets, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
+from mmapload.preprocessing.gathering import gather, many_of
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mmapload.layout import StoreLayout
+    from mmapload.preprocessing.buffers import Rows
     from mmapload.preprocessing.build import Build
     from mmapload.progress import Progress
+    from mmapload.sources.grouped import GroupedSource
 
 __all__ = ["not_skipped", "run_parallel"]
 
@@ -112,7 +115,7 @@ def _run_until_bad(build: Build, progress: Progress, pool: ThreadPoolExecutor, b
         # Ctrl-C, a full disk: threads stop after the sample they are at; what is written is kept.
         shared.stop_at = -1
         ready += _settled(running)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, SourceError):
             build.commit(ready)
         raise
     if bad:
@@ -157,6 +160,9 @@ def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferS
     digests: list[str] = []
     rows = buffers.take()
     try:
+        many = many_of(build.plan)
+        if many is not None:
+            return _gather_and_write(build, task, shared, rows, many)
         for row, (position, index) in enumerate(zip(task.positions, task.indices, strict=True)):
             if task.chunk >= shared.stop_at:
                 return _Outcome(task.chunk, bad=tuple(bad))
@@ -177,3 +183,21 @@ def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferS
         return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins))
     finally:
         buffers.give(rows)
+
+
+def _gather_and_write(
+    build: Build, task: _Task, shared: _Shared, rows: Rows, source: GroupedSource
+) -> _Outcome:
+    """Do the same with a source that reads many samples at a time."""
+
+    def go_on(count: int) -> bool:
+        shared.rows[task.chunk] = count
+        return task.chunk < shared.stop_at
+
+    digests = [digest_of(source, index) for index in source.heads(task.indices)]
+    stand_ins, sums = gather(build.plan, source, task.indices, rows, go_on)
+    if task.chunk >= shared.stop_at:
+        return _Outcome(task.chunk)
+    whole = chunk_rows(rows, len(task.indices), task.layout.chunk_length)
+    files = write_chunk(build.work.store, task.layout.fields, task.chunk, whole)
+    return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins, sums))

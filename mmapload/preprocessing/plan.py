@@ -52,6 +52,8 @@ class Options:
         Whether a finished store may be replaced and an unfinished one thrown away.
     samples : "files", "rows" or "keys"
         Whether a sample is a file, a row of all arrays in a file, or one array of a file.
+    take : str or None
+        What changes with the samples that are taken, and their order; None takes all.
     allow_pickle : bool
         Whether arrays of objects are read from their pickles.
     ragged : tuple of str
@@ -68,6 +70,7 @@ class Options:
     on_error: OnError
     overwrite: bool
     samples: Samples = "files"
+    take: str | None = None
     allow_pickle: bool = False
     ragged: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
@@ -103,6 +106,8 @@ class PreprocessPlan:
         Files of the source that were skipped: names that begin with a dot, and other suffixes.
     in_source : bool
         Whether `out` lies in a folder of the source, so that the next run comes across its files.
+    remarks : tuple of str
+        What else was noticed of the source, to be told.
     first : int
         The number of the sample that the schema is from.
     ragged : mapping of str to RaggedPlan
@@ -124,6 +129,7 @@ class PreprocessPlan:
     hidden: int = 0
     foreign: int = 0
     in_source: bool = False
+    remarks: tuple[str, ...] = ()
     first: int = 0
     ragged: Mapping[str, RaggedPlan] = field(default_factory=dict)
     masks: Mapping[str, str] = field(default_factory=dict)
@@ -248,6 +254,7 @@ class PreprocessPlan:
         lines = [("source", f"{self.source.kind}: {counted}")]
         if self.passed_over:
             lines.append(("", f"{self.passed_over} skipped"))
+        lines += [("", remark) for remark in self.remarks]
         if self.options.allow_pickle:
             lines.append(("", f"WARNING: {PICKLES_ARE_READ}"))
         width = max(len(name) for name in self.schema)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from mmapload.budget import available_memory
 from mmapload.codecs import BLOSC_MAX_BYTES, CODEC_NAMES
 from mmapload.errors import MmaploadError
-from mmapload.layout import CORE_DTYPES, check_field_names
+from mmapload.fieldnames import check_field_names
+from mmapload.layout import CORE_DTYPES
 from mmapload.metadata import MAX_LENGTH
 from mmapload.preprocessing.appending import appending_plan, open_extension
 from mmapload.preprocessing.fill import check_fill
@@ -21,12 +22,14 @@ from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Sample
 from mmapload.preprocessing.ragged import check_ragged
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
+from mmapload.sources.takelists import parse_take
 from mmapload.writer.durable import free_bytes
 from mmapload.writer.workfolder import is_store, partial_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from mmapload.preprocessing.opening import OpenedSource
     from mmapload.sources import ArraySpec
     from mmapload.sources.listing import Listing
     from mmapload.store import StrPath
@@ -58,6 +61,7 @@ def make_plan(
     list_file: StrPath | None,
     fill: Mapping[str, Any] | None,
     samples: Samples = "files",
+    take: Any = None,
     allow_pickle: bool = False,
     append: bool = False,
     ragged: str | Sequence[str] | None = None,
@@ -65,6 +69,7 @@ def make_plan(
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
+    taken = None if take is None else parse_take(take)
     options = Options(
         _positive("batch_size", batch_size),
         _one_of("codec", codec, CODEC_NAMES),
@@ -74,6 +79,7 @@ def make_plan(
         _one_of("on_error", on_error, get_args(OnError)),
         overwrite,
         samples=_one_of("samples", samples, get_args(Samples)),
+        take=None if taken is None else taken.note,
         allow_pickle=allow_pickle,
         ragged=check_ragged(ragged),
         optional=check_optional(optional),
@@ -82,7 +88,19 @@ def make_plan(
     target = _target(out)
     extension = open_extension(target) if append else None
     wanted_fill = check_fill(with_optional(fill, options.optional), chosen)
-    opened = open_source(source, chosen, list_file, wanted_fill, options.samples, allow_pickle=allow_pickle)
+    opened = open_source(
+        source,
+        chosen,
+        list_file,
+        wanted_fill,
+        options.samples,
+        allow_pickle=allow_pickle,
+        in_order=shuffle is None and (taken is None or taken.rising),
+        skip=on_error == "skip",
+        scratch=os.path.dirname(target),
+    )
+    if taken is not None:
+        opened = opened.take(taken)
     check_target(target, overwrite=overwrite, append=append)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
@@ -102,6 +120,7 @@ def make_plan(
         present_bytes=_size_of(os.path.join(partial_path(target), "store")),
         hidden=opened.listing.hidden if opened.listing else 0,
         foreign=opened.listing.foreign if opened.listing else 0,
+        remarks=_remarks(opened),
         in_source=_lies_in(target, opened.folders),
         first=found.first,
         ragged=found.ragged,
@@ -112,6 +131,12 @@ def make_plan(
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
     return replace(plan, jobs=wanted if plan.chunks is None else min(wanted, plan.chunks))
+
+
+def _remarks(opened: OpenedSource) -> tuple[str, ...]:
+    """Return what was noticed of the files, and should be told."""
+    noticed = getattr(opened.source, "remarks", ())
+    return (*(opened.listing.notes if opened.listing else ()), *noticed)
 
 
 def _target(out: StrPath) -> str:

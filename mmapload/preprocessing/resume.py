@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 from mmapload.errors import SourceError, StateMismatchError
 from mmapload.preprocessing.build import DIGEST_BYTES, chunk_folders, digest_of
 from mmapload.preprocessing.entries import check_replayed, checked_entry
+from mmapload.preprocessing.gathering import many_of, sums_of
 from mmapload.ragged import chunk_files
+from mmapload.sources.grouped import grouped
 from mmapload.writer.chunks import is_intact
 from mmapload.writer.durable import explained, open_regular
 from mmapload.writer.extension import committed
@@ -55,6 +57,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
         "kind": plan.source.kind,
         "resumable": plan.samples is not None,
         "samples": None if options.samples == "files" else options.samples,
+        "take": options.take,
         "allow_pickle": options.allow_pickle or None,
         "batch_size": options.batch_size,
         "codec": options.codec,
@@ -127,9 +130,15 @@ def replay(build: Build, entries: Sequence[Mapping[str, Any]]) -> None:
 def write_source_names(path: str, source: IndexedSource) -> None:
     """Keep the names of the source's samples, a line each."""
     with explained(path, 2**20), open(path, "w", encoding="ascii") as file:
-        file.writelines(json.dumps(source.name(index)) + "\n" for index in range(len(source)))
+        file.writelines(f"{line}\n" for line in _name_lines(source))
         file.flush()
         os.fsync(file.fileno())
+
+
+def _name_lines(source: IndexedSource) -> Iterator[str]:
+    many = grouped(source)
+    names = (source.name(index) for index in range(len(source))) if many is None else many.roll()
+    return map(json.dumps, names)
 
 
 def check_names(plan: PreprocessPlan, path: str) -> None:
@@ -141,7 +150,7 @@ def check_names(plan: PreprocessPlan, path: str) -> None:
         Naming the first that differs.
     """
     source = plan.indexed
-    names = (json.dumps(source.name(index)) for index in range(len(source)))
+    names = _name_lines(source)
     with contextlib.ExitStack() as stack:
         saved: Iterator[str] = iter(())
         with contextlib.suppress(FileNotFoundError):
@@ -178,21 +187,39 @@ def check_source(build: Build) -> None:
         Naming the first sample that differs.
     """
     source = build.source
-    expected = list(build.skipped_digests.items())
+    indices = build.indices(list(build.skipped_digests))
+    expected = list(build.skipped_digests.values())
     width = 2 * DIGEST_BYTES
     for done in build.done.values():
-        positions = build.positions(done.chunk)
-        expected += [(each, done.digests[k * width : (k + 1) * width]) for k, each in enumerate(positions)]
-    indices = build.indices([position for position, _ in expected])
+        heads = build.heads(done.chunk)
+        indices += heads
+        expected += [done.digests[k * width : (k + 1) * width] for k in range(len(heads))]
     if source.parallel:
         with ThreadPoolExecutor(build.plan.jobs) as pool:
             found = list(pool.map(lambda index: _digest(source, index), indices))
     else:
         found = [_digest(source, index) for index in indices]
-    for index, (_, saved), now in sorted(zip(indices, expected, found, strict=True)):
+    for index, saved, now in sorted(zip(indices, expected, found, strict=True)):
         if saved != now:
             what = f"holds a {source.describe(index)} that has changed since; {_ADVICE}"
             raise _mismatch(build.plan.out, what, saved or "unreadable", now or "unreadable")
+    _check_contents(build)
+
+
+def _check_contents(build: Build) -> None:
+    """Read again what is done of files that hold many samples and say nothing of their contents."""
+    many = many_of(build.plan)
+    if many is None or not many.rereads:
+        return
+    for done in build.done.values():
+        indices = build.indices(build.positions(done.chunk))
+        try:
+            now = sums_of(build.plan, many, indices)
+        except SourceError:
+            now = {}
+        if now != done.sums:
+            what = f"holds samples from {many.describe(indices[0])} on that have changed since; {_ADVICE}"
+            raise _mismatch(build.plan.out, what, f"sums {done.sums}", f"sums {now}")
 
 
 def _digest(source: IndexedSource, index: int) -> str:

@@ -14,6 +14,7 @@ from mmapload.errors import SourceError
 from mmapload.preprocessing.buffers import BufferSets, Rows, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
+from mmapload.preprocessing.gathering import gather, many_of
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.writer.chunks import write_chunk
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from mmapload.layout import StoreLayout
     from mmapload.preprocessing.build import Build
     from mmapload.progress import Progress
+    from mmapload.sources.grouped import Sums
 
 __all__ = ["ChunkWriters", "run_sequential"]
 
@@ -64,13 +66,19 @@ class ChunkWriters:
         samples: int,
         digests: str = "",
         stand_ins: Mapping[str, int] | None = None,
+        sums: Sums | None = None,
     ) -> None:
         """Write a chunk of which so many samples are filled; the buffers are no longer the caller's."""
-        facts = (digests, stand_ins or {})
+        facts = (digests, stand_ins or {}, sums or {})
         self._running.append(self._pool.submit(self._write, layout, chunk, rows, samples, facts))
 
     def _write(
-        self, layout: StoreLayout, chunk: int, rows: Rows, samples: int, facts: tuple[str, Mapping[str, int]]
+        self,
+        layout: StoreLayout,
+        chunk: int,
+        rows: Rows,
+        samples: int,
+        facts: tuple[str, Mapping[str, int], Sums],
     ) -> DoneChunk:
         try:
             whole = chunk_rows(rows, samples, layout.chunk_length)
@@ -117,19 +125,23 @@ def run_sequential(build: Build, progress: Progress) -> None:
                 if chunk not in build.done:
                     rows = writers.take()
                     build.commit(writers.finished())
-                    samples, digests, stand_ins = _fill(build, progress, chunk, rows)
+                    samples, digests, stand_ins, sums = _fill(build, progress, chunk, rows)
                     if samples:
-                        writers.write(build.layout, chunk, rows, samples, digests, stand_ins)
+                        writers.write(build.layout, chunk, rows, samples, digests, stand_ins, sums)
                 chunk += 1
             build.commit(writers.finished(everything=True))
         except BaseException:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, SourceError):
                 build.commit(writers.settle())
             raise
 
 
-def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int, str, Mapping[str, int]]:
+def _fill(
+    build: Build, progress: Progress, chunk: int, rows: Rows
+) -> tuple[int, str, Mapping[str, int], Sums]:
     """Fill one chunk; bad samples are left out, and the next ones take their places."""
+    if many_of(build.plan) is not None:
+        return _gather(build, progress, chunk, rows)
     digests: list[str] = []
     stand_ins: Counter[str] = Counter()
     while len(digests) < len(positions := build.positions(chunk)):
@@ -149,4 +161,21 @@ def _fill(build: Build, progress: Progress, chunk: int, rows: Rows) -> tuple[int
                 progress.at(chunk * build.layout.chunk_length + len(digests))
         if bad:
             build.skip(bad, chunk)
-    return len(digests), "".join(digests), stand_ins
+    return len(digests), "".join(digests), stand_ins, {}
+
+
+def _gather(
+    build: Build, progress: Progress, chunk: int, rows: Rows
+) -> tuple[int, str, Mapping[str, int], Sums]:
+    """Fill one chunk from a source that reads many samples at a time."""
+    source, before = many_of(build.plan), chunk * build.layout.chunk_length
+    if source is None:
+        raise AssertionError("a source that reads sample by sample")
+
+    def go_on(count: int) -> bool:
+        progress.at(before + count)
+        return True
+
+    indices = build.indices(build.positions(chunk))
+    digests = "".join(digest_of(source, head) for head in build.heads(chunk))
+    return len(indices), digests, *gather(build.plan, source, indices, rows, go_on)
