@@ -7,21 +7,21 @@ reads these values from its documents and `writer` writes them.
 from __future__ import annotations
 
 import math
-import re
-import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
-from unicodedata import normalize
 
 import numpy as np
 
 from mmapload.codecs import CHECKSUM_BYTES
-from mmapload.errors import shown
+from mmapload.notes import FieldNote
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
+
+    import numpy.typing as npt
 
     from mmapload.codecs import Codec
+    from mmapload.notes import DtypeNote
 
 __all__ = [
     "CORE_DTYPES",
@@ -29,9 +29,7 @@ __all__ = [
     "RESERVED_GROUP",
     "FieldLayout",
     "StoreLayout",
-    "check_field_names",
     "chunk_length_for",
-    "name_faults",
 ]
 
 FORMAT_VERSION: Final = 1
@@ -56,11 +54,6 @@ CORE_DTYPES: Final[dict[str, np.dtype[Any]]] = {
 }
 """The data types of the Zarr v3 core specification, by their names there (and in numpy)."""
 
-_MOST_TYPED: Final = 1000
-
-# ASCII and C1 controls, marks and changes of direction, line ends, and surrogates that are no text.
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-
 
 @dataclass(frozen=True, slots=True)
 class FieldLayout:
@@ -83,6 +76,8 @@ class FieldLayout:
         What a chunk file holds before its checksum.
     piece_length : int
         Values in each file of a ragged field; 0 of any other.
+    meaning : DtypeNote or None
+        What the values are, if `dtype` is only what they are stored as; `shape` is the stored one.
     """
 
     name: str
@@ -91,6 +86,31 @@ class FieldLayout:
     chunk_length: int
     codec: Codec
     piece_length: int = 0
+    meaning: DtypeNote | None = None
+
+    @property
+    def values_dtype(self) -> np.dtype[Any]:
+        """The dtype of the values in numpy; uint16 for bfloat16, which numpy lacks."""
+        return self.meaning.numpy if self.meaning else self.dtype
+
+    @property
+    def values_shape(self) -> tuple[int, ...]:
+        """The shape of one sample's values: without the bytes of a text, which are stored as an axis."""
+        return self.shape[: len(self.shape) - len(self.meaning.axes)] if self.meaning else self.shape
+
+    @property
+    def values_name(self) -> str:
+        """What to call the dtype of the values: "float32", "bfloat16", "datetime64[ms]", "<U7"."""
+        return str(self.meaning) if self.meaning else self.dtype.name
+
+    def values(self, stored: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """See a stored array, with any axes before those of a sample, as what it means."""
+        return self.meaning.view(stored) if self.meaning else stored
+
+    @property
+    def note(self) -> FieldNote:
+        """What the root says of the field."""
+        return FieldNote(len(self.shape) if self.is_ragged else 0, self.meaning)
 
     @property
     def is_ragged(self) -> bool:
@@ -190,9 +210,7 @@ class StoreLayout:
                 "format_version": FORMAT_VERSION,
                 "samples": self.samples,
                 "batch_size": self.batch_size,
-                "fields": {
-                    each.name: {"ragged": len(each.shape)} if each.is_ragged else {} for each in self.fields
-                },
+                "fields": {each.name: each.note.to_json() for each in self.fields},
                 "names": self.has_names,
                 **({"checksums": True} if self.has_checksums else {}),
                 "source": dict(self.source),
@@ -221,81 +239,3 @@ def chunk_length_for(
     if samples is not None:
         batches = min(batches, max(1, -(-samples // batch_size)))
     return batches * batch_size
-
-
-def check_field_names(names: Iterable[str], sources: Mapping[str, str] | None = None) -> list[str]:
-    """Return what is wrong with these names of fields, with the renaming to type; empty if nothing is.
-
-    Parameters
-    ----------
-    sources : mapping of str to str, optional
-        The names of the arrays that fields are made from, where they have others.
-
-    Examples
-    --------
-    >>> check_field_names(["image", "enc/W"])
-    ["the field name 'enc/W' contains '/': rename it, for instance --fields enc/W=enc_W"]
-    """
-    return [
-        f"the field name {shown(name)} {reason}: {_renaming((sources or {}).get(name, name), better)}"
-        for name, reason, better in name_faults(names)
-    ]
-
-
-def name_faults(names: Iterable[str]) -> list[tuple[str, str, str]]:
-    """Return the names that no field can have, each with what is wrong with it and a better one.
-
-    Examples
-    --------
-    >>> name_faults(["image", "enc/W"])
-    [('enc/W', "contains '/'", 'enc_W')]
-    """
-    faults = []
-    seen: dict[str, str] = {}
-    for name in names:
-        reason, better = _name_fault(name)
-        if reason is None:
-            # Some file systems take names for equal that differ so (Unicode, section 3.13, D145).
-            folded = normalize("NFD", normalize("NFD", name).casefold())
-            if (other := seen.get(folded)) is not None:
-                reason, better = _likeness(name, other), name + "_2"
-            else:
-                seen[folded] = name
-        if reason is not None:
-            faults.append((name, reason, better))
-    return faults
-
-
-def _likeness(name: str, other: str) -> str:
-    if name == other:
-        return "is there twice"
-    by_case = name.casefold() == other.casefold()
-    return f"differs from {shown(other)} only by {'case' if by_case else 'how its accents are encoded'}"
-
-
-def _renaming(name: str, better: str) -> str:
-    """Write what to type, or what to call where the command line cannot name the field."""
-    if not name or len(name) > _MOST_TYPED:
-        return "rename it where it is written, or leave it out by naming the others: --fields a,b"
-    if name.isprintable() and not {",", "="} & set(name) and name == name.strip():
-        return f"rename it, for instance --fields {shlex.quote(f'{name}={better}')}"
-    return f"rename it, for instance in Python by preprocess(..., fields={{{name!r}: {better!r}}})"
-
-
-def _name_fault(name: str) -> tuple[str | None, str]:
-    plain = "".join(c if c.isalnum() or c in "_-. " else "_" for c in name).strip("._ ") or "field"
-    if not name:
-        return "is empty", plain
-    if "/" in name or "\\" in name:
-        return f"contains {'/' if '/' in name else chr(92)!r}", plain
-    if _CONTROL.search(name):
-        return "contains a control character", plain
-    if name == "zarr.json":
-        return "is that of a file of the store", "zarr"
-    if name.startswith("__"):
-        return "starts with '__', which is reserved", plain
-    if set(name) == {"."}:
-        return "consists of dots", plain
-    if len(name.encode()) > 255 - 16:
-        return "is too long for a file system", plain[:64]
-    return None, plain

@@ -13,15 +13,18 @@ import numpy as np
 from mmapload.chains import parse_chain
 from mmapload.codecs import BLOSC_MAX_BYTES, BloscCodec
 from mmapload.errors import shown
-from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout, name_faults
+from mmapload.fieldnames import name_faults
+from mmapload.layout import CORE_DTYPES, FORMAT_VERSION, FieldLayout, StoreLayout
+from mmapload.notes import parse_note
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from collections.abc import Set as AbstractSet
 
     from mmapload.codecs import Codec
+    from mmapload.notes import DtypeNote, FieldNote
 
-__all__ = ["parse_field", "parse_group", "parse_ragged", "parse_root", "ragged_axes"]
+__all__ = ["parse_field", "parse_group", "parse_ragged", "parse_root"]
 
 MAX_LENGTH: Final = 2**53
 """Largest number of samples or of elements along an axis: what JSON readers keep exact."""
@@ -120,46 +123,40 @@ def _parse_fields(fields: object) -> tuple[list[str], list[str]]:
     problems += [
         f"the note {shown(note)} of field {shown(name)} is of a later version; install a newer mmapload"
         for name, note in fields.items()
-        if note != {} and not ragged_axes(note)
+        if parse_note(note) is None
     ]
     faulty = {name for name, _, _ in faults}
     return [name for name in fields if name not in faulty], problems
 
 
-def ragged_axes(note: object) -> int:
-    """Return how many axes a field's samples have if they differ in shape, as its note says; else 0.
-
-    Examples
-    --------
-    >>> ragged_axes({"ragged": 2}), ragged_axes({}), ragged_axes({"ragged": 99})
-    (2, 0, 0)
-    """
-    axes = note.get("ragged") if isinstance(note, dict) and len(note) == 1 else None
-    return axes if _is_length(axes, 1) and axes < MAX_AXES else 0
-
-
 def parse_field(
-    name: str, document: Mapping[str, Any], samples: int, batch_size: int, where: str
+    name: str,
+    document: Mapping[str, Any],
+    samples: int,
+    batch_size: int,
+    where: str,
+    meaning: DtypeNote | None = None,
 ) -> tuple[FieldLayout | None, list[str]]:
-    """Read an array's `zarr.json`; None where the list of problems is not empty."""
+    """Read an array's `zarr.json`, of such a meaning; None where the list of problems is not empty."""
     dtype, codec, problems = _parse_kind(document, where)
     shape, chunk_shape, found = _parse_shapes(document, samples, batch_size)
     problems += [f"{where}: {problem}" for problem in found]
     problems += _too_large(codec, dtype, chunk_shape, where)
+    problems += _other_meaning(meaning, dtype, shape[1:], where)
     if problems or codec is None:
         return None, problems
-    return FieldLayout(name, dtype, shape[1:], chunk_shape[0], codec), []
+    return FieldLayout(name, dtype, shape[1:], chunk_shape[0], codec, meaning=meaning), []
 
 
 def parse_ragged(
-    name: str, axes: int, document: Mapping[str, Any], chunks: int, chunk_length: int, where: str
+    name: str, note: FieldNote, document: Mapping[str, Any], chunks: int, chunk_length: int, where: str
 ) -> tuple[FieldLayout | None, list[str]]:
     """Read the `zarr.json` of a field whose samples differ in shape; None where there are problems.
 
     Parameters
     ----------
-    axes : int
-        Of a sample.
+    note : FieldNote
+        With the axes of a sample.
     chunks, chunk_length : int
         How many chunks there are, and of how many samples, as the array of extents says.
     """
@@ -172,9 +169,23 @@ def parse_ragged(
         found = shown(document.get("chunk_grid"))
         problems.append(f"{where}: chunk_grid: expected a regular grid of 1 x some values, found {found}")
     problems += _too_large(codec, dtype, grid, where)
+    problems += _other_meaning(note.dtype, dtype, (), where)
     if problems or codec is None:
         return None, problems
-    return FieldLayout(name, dtype, (-1,) * axes, chunk_length, codec, grid[1]), []
+    return FieldLayout(name, dtype, (-1,) * note.ragged, chunk_length, codec, grid[1], note.dtype), []
+
+
+def _other_meaning(
+    meaning: DtypeNote | None, dtype: np.dtype[Any], shape: tuple[int, ...], where: str
+) -> list[str]:
+    """Say whether an array cannot hold what is noted on it."""
+    if meaning is None or (
+        dtype == meaning.stored and shape[len(shape) - len(meaning.axes) :] == meaning.axes
+    ):
+        return []
+    last = f" with {meaning.axes[0]} along the last axis" if meaning.axes else ""
+    found = f"{dtype.name} {shown(shape)}" if meaning.axes else dtype.name
+    return [f"{where}: data_type: expected {meaning.stored}{last}, to hold {meaning}, found {found}"]
 
 
 def _too_large(

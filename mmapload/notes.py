@@ -150,10 +150,11 @@ def parse_note(note: object) -> FieldNote | None:
     ragged, dtype = note.get("ragged", 1), note.get("dtype", "bfloat16")
     if not _is_count(ragged) or not _is_dtype(dtype):
         return None
-    return FieldNote(
+    found = FieldNote(
         ragged if "ragged" in note else 0,
         DtypeNote(dtype) if "dtype" in note else None,
     )
+    return None if found.ragged and found.dtype and found.dtype.is_text else found
 
 
 def _is_count(value: object) -> TypeGuard[int]:

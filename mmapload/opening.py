@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import LayoutError, StoreNotFoundError, shown
 from mmapload.layout import RESERVED_GROUP
-from mmapload.metadata import parse_field, parse_group, parse_ragged, parse_root, ragged_axes
+from mmapload.metadata import parse_field, parse_group, parse_ragged, parse_root
+from mmapload.notes import FieldNote, parse_note
 from mmapload.ragged import EXTENTS, extents_array
 from mmapload.seals import document_text, faults_of
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
@@ -168,15 +169,16 @@ def _read_field(
     document, problems = _read_document(folder, name, f"the root says that there is a field {name!r}")
     if not document and problems:
         return None, {}, problems
-    if axes := ragged_axes(note):
-        field, found = _parse_ragged(folder, name, axes, document, layout)
+    known, where = parse_note(note) or FieldNote(), f"{name}/{METADATA}"
+    if known.ragged:
+        field, found = _parse_ragged(folder, name, known, document, layout)
     else:
-        field, found = parse_field(name, document, layout.samples, layout.batch_size, f"{name}/{METADATA}")
+        field, found = parse_field(name, document, layout.samples, layout.batch_size, where, known.dtype)
     return field, document, problems + found
 
 
 def _parse_ragged(
-    folder: str, name: str, axes: int, document: dict[str, Any], layout: StoreLayout
+    folder: str, name: str, note: FieldNote, document: dict[str, Any], layout: StoreLayout
 ) -> tuple[FieldLayout | None, list[str]]:
     """Read the document of a field's extents too, which says how many samples a chunk has."""
     array = f"{RESERVED_GROUP}/{EXTENTS}/{name}"
@@ -188,7 +190,7 @@ def _parse_ragged(
         return None, problems + found
     chunks = -(-layout.samples // extents.chunk_length)
     where = f"{name}/{METADATA}"
-    field, found = parse_ragged(name, axes, document, chunks, extents.chunk_length, where)
+    field, found = parse_ragged(name, note, document, chunks, extents.chunk_length, where)
     if field is not None and extents != extents_array(field):
         found = [f"{array}/{METADATA}: expected {extents_array(field)}, found {extents}"]
     return field, problems + found

@@ -103,8 +103,8 @@ class Store:
         # Whether checksums are listed changes nothing of what is in it.
         root = dataclasses.replace(self.layout, has_checksums=False).root_attributes()
         fields = [dataclasses.astuple(each) for each in self.layout.fields]
-        # Only those of ragged fields have pieces, and there were none before.
-        told = repr((root, [each if each[-1] else each[:-1] for each in fields]))
+        # Only those of ragged fields have pieces, only some have notes, and there was neither before.
+        told = repr((root, [each[:-2] + tuple(filter(None, each[-2:])) for each in fields]))
         return hashlib.sha256(told.encode()).hexdigest()[:16]
 
     def values(self, field: FieldLayout) -> npt.NDArray[np.int64]:

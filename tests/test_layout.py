@@ -13,12 +13,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mmapload.codecs import CODEC_NAMES, RawCodec, ZstdCodec, codec_named
+from mmapload.fieldnames import check_field_names
 from mmapload.layout import (
     CORE_DTYPES,
     FORMAT_VERSION,
     FieldLayout,
     StoreLayout,
-    check_field_names,
     chunk_length_for,
 )
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from mmapload.chains import codec_chain
 from mmapload.codecs import RawCodec, ZstdCodec, codec_named
 from mmapload.layout import CORE_DTYPES, FieldLayout
-from mmapload.metadata import parse_field, parse_ragged, parse_root, ragged_axes
+from mmapload.metadata import parse_field, parse_ragged, parse_root
+from mmapload.notes import DtypeNote, FieldNote
 from mmapload.strictjson import parse_document
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def test_keys_that_other_tools_add_are_left_alone():
         (["attributes", "mmapload", "fields"], {"..": {}}, "'..' consists of dots"),
         (["attributes", "mmapload", "fields"], {"__mmapload__": {}}, "reserved"),
         (["attributes", "mmapload", "fields"], {"a": {}, "A": {}}, "only by case"),
-        (["attributes", "mmapload", "fields", "flow"], {"dtype": "bfloat16"}, "of a later version"),
+        (["attributes", "mmapload", "fields", "flow"], {"dtype": "float8"}, "of a later version"),
         (["attributes", "mmapload", "fields", "flow"], None, "the note None of field 'flow'"),
         (["attributes", "mmapload", "names"], 1, "names: expected bool, found 1"),
         (["attributes", "mmapload", "source"], "npz", "source: expected dict, found 'npz'"),
@@ -361,7 +362,9 @@ def ragged_document(**changes):
 
 
 def test_the_array_of_a_ragged_field_says_how_long_its_pieces_are():
-    field, problems = parse_ragged("x", 2, ragged_document(), chunks=3, chunk_length=8, where="x/zarr.json")
+    field, problems = parse_ragged(
+        "x", FieldNote(2), ragged_document(), chunks=3, chunk_length=8, where="x/zarr.json"
+    )
     assert problems == []
     assert field == FieldLayout("x", np.dtype("<f4"), (-1, -1), 8, RawCodec(), 20)
 
@@ -381,13 +384,26 @@ def test_the_array_of_a_ragged_field_says_how_long_its_pieces_are():
     ],
 )
 def test_a_ragged_array_of_another_form_is_refused_by_name(changes, problem):
-    field, problems = parse_ragged("x", 1, ragged_document(**changes), 3, 8, "x/zarr.json")
+    field, problems = parse_ragged("x", FieldNote(1), ragged_document(**changes), 3, 8, "x/zarr.json")
     assert field is None
     assert [each for each in problems if problem in each and each.startswith("x/zarr.json")]
 
 
 @pytest.mark.parametrize(
-    "note", [{"ragged": 0}, {"ragged": 32}, {"ragged": True}, {"ragged": 1, "unit": "m"}, 1]
+    ("meaning", "dtype", "shape", "expected"),
+    [
+        ("bfloat16", "float16", [64, 2], "expected uint16, to hold bfloat16, found float16"),
+        ("datetime64[s]", "uint64", [64], "expected int64, to hold datetime64[s], found uint64"),
+        ("<U2", "uint8", [64, 7], "expected uint8 with 8 along the last axis, to hold <U2, found uint8 (7,)"),
+        ("<U2", "uint8", [64], "expected uint8 with 8 along the last axis, to hold <U2, found uint8 ()"),
+        ("|S8", "int8", [64, 8], "to hold |S8, found int8 (8,)"),
+    ],
 )
-def test_a_note_that_this_version_does_not_know_is_refused(note):
-    assert ragged_axes(note) == 0
+def test_an_array_that_cannot_hold_what_is_noted_on_it_is_refused(meaning, dtype, shape, expected):
+    document = ARRAY | {"shape": [100, *shape[1:]], "data_type": dtype}
+    document = changed(document, ["chunk_grid", "configuration", "chunk_shape"], shape)
+    document["codecs"] = codec_chain(RawCodec(), np.dtype(dtype).itemsize)
+    field, problems = parse_field("x", document, 100, 32, "x/zarr.json", DtypeNote(meaning))
+    assert field is None
+    assert len(problems) == 1
+    assert expected in problems[0]

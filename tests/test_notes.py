@@ -25,7 +25,8 @@ KNOWN = [
 @pytest.mark.parametrize("ragged", [0, 2])
 def test_a_note_reads_as_it_was_written(dtype, ragged):
     note = FieldNote(ragged, DtypeNote(dtype))
-    assert parse_note(note.to_json()) == note
+    known = not (ragged and note.dtype.is_text)  # there are no ragged arrays of text
+    assert parse_note(note.to_json()) == (note if known else None)
 
 
 def test_an_empty_note_says_nothing():

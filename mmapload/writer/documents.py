@@ -63,10 +63,12 @@ def field_document(field: FieldLayout, length: int, width: int = 0) -> bytes:
     document = json.loads(kept["zarr.json"].to_bytes())
     if field.is_ragged:
         read, problems = parse_ragged(
-            field.name, len(field.shape), document, length, field.chunk_length, "zarr.json"
+            field.name, field.note, document, length, field.chunk_length, "zarr.json"
         )
     else:
-        read, problems = parse_field(field.name, document, length, field.chunk_length, "zarr.json")
+        read, problems = parse_field(
+            field.name, document, length, field.chunk_length, "zarr.json", field.meaning
+        )
     if problems or read != field:
         raise MmaploadError(
             f"zarr {zarr.__version__} describes field {field.name!r} otherwise than the format has it: "
