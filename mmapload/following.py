@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -66,7 +67,9 @@ def followed(batches: Iterable[T], start: int, stores: Sequence[Followed]) -> Ge
                     store.residency.advance(step - store.ahead.lag, step + store.ahead.steps)
             yield batch
     finally:
-        # A forked child may be the one that clears this iterator away; what it finds is not its own.
-        for store in stores:
-            if os.getpid() == pid and store.residency.follows(store.plan):
-                store.residency.follow(())
+        # A forked child may be the one that clears this iterator away; what it finds is not its own. And at
+        # the end of the process a thread that loads may have been stopped for ever with the lock in hand.
+        if os.getpid() == pid and not sys.is_finalizing():
+            for store in stores:
+                if store.residency.follows(store.plan):
+                    store.residency.follow(())
