@@ -21,6 +21,7 @@ from mmapload.order.philox import Purpose, stream_key
 from mmapload.preprocessing.gathering import added, many_of
 from mmapload.preprocessing.outcomes import BadSample, DoneChunk, SkippedSample
 from mmapload.ragged import extents_folder
+from mmapload.spent import Spent, now, spend
 from mmapload.writer.durable import explained, sync_folder
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ _WRITING_LANE: Final = 2**32 - 1
 
 def digest_of(source: IndexedSource, index: int) -> str:
     """Return 16 hexadecimal digits that change with the sample."""
-    return hashlib.blake2b(source.fingerprint(index), digest_size=DIGEST_BYTES).hexdigest()
+    since = now()
+    digest = hashlib.blake2b(source.fingerprint(index), digest_size=DIGEST_BYTES).hexdigest()
+    spend("reading", since)
+    return digest
 
 
 def writing_order(samples: int, seed: int | None) -> Bijection | None:
@@ -89,6 +93,8 @@ class Build:
         `digest_of` these, empty where it could not be told.
     sums : Sums
         Of all chunks that are done.
+    spent : Spent
+        What threads spend their time on.
     """
 
     def __init__(self, plan: PreprocessPlan, work: WorkFolder, journal: Journal) -> None:
@@ -99,6 +105,7 @@ class Build:
         self.skipped: dict[int, SkippedSample] = {}
         self.skipped_digests: dict[int, str] = {}
         self.sums: Sums = {}
+        self.spent = Spent()
         self._many = many_of(plan)
         self._journal = journal
         self._total = len(self.source)

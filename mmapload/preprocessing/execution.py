@@ -30,6 +30,7 @@ from mmapload.preprocessing.skipped import remove_skipped, write_skipped
 from mmapload.preprocessing.stream import run_stream
 from mmapload.progress import SilentProgress
 from mmapload.sizes import format_size
+from mmapload.spent import Spent
 from mmapload.store import METADATA, Store, open_store
 from mmapload.writer.checksums import write_checksums
 from mmapload.writer.documents import group_document, root_document_text
@@ -67,6 +68,9 @@ class PreprocessResult:
         Wall time of this run.
     filled : mapping of str to int
         For every field of `fill` the number of samples that lacked it, those of an interrupted run included.
+    spent : mapping of str to float
+        Seconds of all threads together, by what they did: reading, encoding (and checksums), writing (and
+        flushing), waiting.
     """
 
     store: Store
@@ -74,6 +78,7 @@ class PreprocessResult:
     resumed_samples: int
     seconds: float
     filled: Mapping[str, int]
+    spent: Mapping[str, float]
 
 
 def execute(plan: PreprocessPlan, progress: Progress | None = None) -> PreprocessResult:
@@ -111,7 +116,11 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
         _check_again(plan, work)
         try:
             run = _run_stream if plan.samples is None else _run_indexed
-            layout, skipped, stand_ins, resumed = run(plan, work, progress)
+            spent, began = Spent(), time.monotonic()
+            layout, skipped, stand_ins, resumed = run(plan, work, progress, spent)
+            seconds = dict(spent.seconds)
+            waiting = plan.jobs * (time.monotonic() - began) - sum(seconds.values())
+            seconds["waiting"] = max(0.0, waiting)
         except StateMismatchError:
             if isinstance(plan, AppendPlan) and committed(read_journal(work.journal)[0]):
                 _finish_other(plan, work)
@@ -134,7 +143,7 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
                 remove_skipped(plan.out)
     store = open_store(plan.out)
     filled = {name: stand_ins[name] for name in plan.fill}
-    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started, filled)
+    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started, filled, seconds)
 
 
 def _check_target(plan: PreprocessPlan) -> None:
@@ -161,12 +170,13 @@ def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
 
 
 def _run_indexed(
-    plan: PreprocessPlan, work: WorkFolder, progress: Progress
+    plan: PreprocessPlan, work: WorkFolder, progress: Progress, spent: Spent
 ) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
     entries, whole = read_journal(work.journal)
     build = _resumed(plan, work, entries, whole, progress) if entries else None
     if build is None:
         build = _begun(plan, work)
+    build.spent = spent
     resumed = build.done_samples
     try:
         if not committed(entries):
@@ -248,7 +258,7 @@ def _begun(plan: PreprocessPlan, work: WorkFolder) -> Build:
 
 
 def _run_stream(
-    plan: PreprocessPlan, work: WorkFolder, progress: Progress
+    plan: PreprocessPlan, work: WorkFolder, progress: Progress, spent: Spent
 ) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
     entries, _ = read_journal(work.journal)
     if entries and (not plan.options.overwrite or _is_being_put_in_place(plan, entries)):
@@ -259,7 +269,7 @@ def _run_stream(
         with Journal(work.journal) as journal:
             journal.append([first_line(plan)])
         progress.start(None, plan.sample_bytes)
-        layout, skipped, stand_ins = run_stream(plan, work, progress)
+        layout, skipped, stand_ins = run_stream(plan, work, progress, spent)
         _finish(plan, work, layout, itertools.repeat("", layout.samples), len(skipped))
     except BaseException:
         if not committed(read_journal(work.journal)[0]):

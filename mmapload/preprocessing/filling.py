@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mmapload.preprocessing.buffers import RaggedRows
 from mmapload.preprocessing.fill import read_filled
+from mmapload.spent import now, spend
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -31,7 +32,9 @@ def read_into(plan: PreprocessPlan, rows: Rows, row: int, index: int) -> Collect
             into[name] = values.place(row, plan.ragged[name].shapes[index].tolist())
         elif name not in masks:
             into[name] = values[row, ...]
+    since = now()
     absent = read_filled(plan.indexed, index, into, plan.fill)
+    spend("reading", since)
     for mask, name in masks.items():
         values = rows[mask]
         if not isinstance(values, RaggedRows):

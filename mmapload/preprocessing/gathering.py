@@ -9,6 +9,7 @@ import numpy as np
 
 from mmapload.preprocessing.fill import write_stand_ins
 from mmapload.sources.grouped import grouped
+from mmapload.spent import now, spend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,7 +77,9 @@ def gather(
         into = {
             name: array[start : start + len(some)] for name, array in arrays.items() if name not in plan.masks
         }
+        since = now()
         found = source.read_many(some, into)
+        spend("reading", since)
         sums.append(found.sums)
         for mask, name in plan.masks.items():
             arrays[mask][start : start + len(some)] = True

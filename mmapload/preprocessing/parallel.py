@@ -19,6 +19,7 @@ from mmapload.preprocessing.buffers import BufferSets, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.gathering import gather, many_of
+from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
@@ -73,12 +74,15 @@ def run_parallel(build: Build, progress: Progress) -> None:
     """
     jobs = build.plan.jobs
     buffers = BufferSets(build.layout, jobs, build.plan.longest)
-    with ThreadPoolExecutor(jobs, thread_name_prefix="mmapload-job") as pool:
+    told = SkippedTold(progress, build.plan.out)
+    with ThreadPoolExecutor(jobs, "mmapload-job", build.spent.begin) as pool:
         while build.missing():
-            _run_until_bad(build, progress, pool, buffers)
+            _run_until_bad(build, progress, pool, buffers, told)
 
 
-def _run_until_bad(build: Build, progress: Progress, pool: ThreadPoolExecutor, buffers: BufferSets) -> None:
+def _run_until_bad(
+    build: Build, progress: Progress, pool: ThreadPoolExecutor, buffers: BufferSets, told: SkippedTold
+) -> None:
     """Do chunks until all are done or some have bad samples; then leave those out, or raise."""
     shared = _Shared()
     pending = iter(build.missing())
@@ -106,6 +110,8 @@ def _run_until_bad(build: Build, progress: Progress, pool: ThreadPoolExecutor, b
                     bad += outcome.bad
                     first = outcome.chunk if build.plan.options.on_error == "skip" else -1
                     shared.stop_at = min(shared.stop_at, first + 1)
+                    if first >= 0:
+                        told.tell((each.index, each.error) for each in outcome.bad)
             progress.at(
                 build.done_samples
                 + sum(build.layout.chunk_samples(done.chunk) for done in ready)

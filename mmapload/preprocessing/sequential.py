@@ -16,6 +16,7 @@ from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.gathering import gather, many_of
 from mmapload.preprocessing.parallel import not_skipped
+from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.build import Build
     from mmapload.progress import Progress
     from mmapload.sources.grouped import Sums
+    from mmapload.spent import Spent
 
 __all__ = ["ChunkWriters", "run_sequential"]
 
@@ -44,14 +46,22 @@ class ChunkWriters:
         Sets of buffers: the caller fills one, the others are being written.
     longest : mapping of str to int
         How many values the longest chunk of a ragged field has.
+    spent : Spent, optional
+        Counts what the threads spend their time on.
     """
 
     def __init__(
-        self, folder: str, layout: StoreLayout, jobs: int, longest: Mapping[str, int] | None = None
+        self,
+        folder: str,
+        layout: StoreLayout,
+        jobs: int,
+        longest: Mapping[str, int] | None = None,
+        spent: Spent | None = None,
     ) -> None:
         self._folder = folder
         self._buffers = BufferSets(layout, jobs, longest or {})
-        self._pool = ThreadPoolExecutor(max(1, jobs - 1), thread_name_prefix="mmapload-job")
+        begin = None if spent is None else spent.begin
+        self._pool = ThreadPoolExecutor(max(1, jobs - 1), "mmapload-job", begin)
         self._running: list[Future[DoneChunk]] = []
 
     def take(self) -> Rows:
@@ -118,14 +128,18 @@ def run_sequential(build: Build, progress: Progress) -> None:
     SourceError
         If a sample is bad and `on_error` is "fail".
     """
-    with ChunkWriters(build.work.store, build.layout, build.plan.jobs, build.plan.longest) as writers:
+    told, plan = SkippedTold(progress, build.plan.out), build.plan
+    with (
+        build.spent.counted(),
+        ChunkWriters(build.work.store, build.layout, plan.jobs, plan.longest, build.spent) as writers,
+    ):
         try:
             chunk = 0
             while chunk < build.layout.chunks:
                 if chunk not in build.done:
                     rows = writers.take()
                     build.commit(writers.finished())
-                    samples, digests, stand_ins, sums = _fill(build, progress, chunk, rows)
+                    samples, digests, stand_ins, sums = _fill(build, progress, chunk, rows, told)
                     if samples:
                         writers.write(build.layout, chunk, rows, samples, digests, stand_ins, sums)
                 chunk += 1
@@ -137,7 +151,7 @@ def run_sequential(build: Build, progress: Progress) -> None:
 
 
 def _fill(
-    build: Build, progress: Progress, chunk: int, rows: Rows
+    build: Build, progress: Progress, chunk: int, rows: Rows, told: SkippedTold
 ) -> tuple[int, str, Mapping[str, int], Sums]:
     """Fill one chunk; bad samples are left out, and the next ones take their places."""
     if many_of(build.plan) is not None:
@@ -156,6 +170,7 @@ def _fill(
                 if build.plan.options.on_error == "fail":
                     raise not_skipped(error) from error.__cause__
                 bad.append(BadSample(position, index, digest, error))
+                told.tell([(index, error)])
             else:
                 digests.append(digest)
                 progress.at(chunk * build.layout.chunk_length + len(digests))

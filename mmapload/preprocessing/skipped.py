@@ -6,16 +6,48 @@ import contextlib
 import dataclasses
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mmapload.writer.durable import explained, open_regular, write_durably
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from mmapload.errors import SourceError
     from mmapload.preprocessing.build import SkippedSample
+    from mmapload.progress import Progress
 
-__all__ = ["remove_skipped", "skipped_path", "write_skipped"]
+__all__ = ["SkippedTold", "remove_skipped", "skipped_path", "write_skipped"]
+
+_MOST_TOLD: Final = 10
+
+
+class SkippedTold:
+    """Tells the first samples that are left out, each as soon as it is found and once.
+
+    Parameters
+    ----------
+    progress : Progress
+        Whom to tell.
+    out : str
+        The store, beside which all will be listed.
+    """
+
+    def __init__(self, progress: Progress, out: str) -> None:
+        self._progress = progress
+        self._out = out
+        self._told: set[int] = set()
+
+    def tell(self, bad: Iterable[tuple[int, SourceError]]) -> None:
+        """Tell of samples, by their numbers in the source."""
+        for index, error in bad:
+            if index in self._told or len(self._told) > _MOST_TOLD:
+                continue
+            self._told.add(index)
+            if len(self._told) <= _MOST_TOLD:
+                self._progress.note(f"left out: {error}")
+            else:
+                self._progress.note(f"left out: more; all will be listed in {skipped_path(self._out)}")
 
 
 def skipped_path(out: str) -> str:

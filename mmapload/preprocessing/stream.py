@@ -14,7 +14,9 @@ from mmapload.preprocessing.build import SkippedSample
 from mmapload.preprocessing.fill import write_stand_ins
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.preprocessing.sequential import ChunkWriters
+from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.sources.values import store_sample
+from mmapload.spent import now, spend
 from mmapload.writer.durable import sync_folder
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.buffers import Rows
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.progress import Progress
+    from mmapload.spent import Spent
     from mmapload.writer.workfolder import WorkFolder
 
 __all__ = ["run_stream"]
@@ -35,7 +38,7 @@ _Places: TypeAlias = "list[tuple[str, npt.NDArray[Any], np.dtype[Any], tuple[int
 
 
 def run_stream(
-    plan: PreprocessPlan, work: WorkFolder, progress: Progress
+    plan: PreprocessPlan, work: WorkFolder, progress: Progress, spent: Spent
 ) -> tuple[StoreLayout, list[SkippedSample], Counter[str]]:
     """Write all chunks; returns the finished store's layout, what was left out, and counts of stand-ins.
 
@@ -47,12 +50,14 @@ def run_stream(
     stream = _Stream(plan, progress)
     layout = plan.layout(None)
     chunk = 0
-    with ChunkWriters(work.store, layout, plan.jobs) as writers:
+    with spent.counted(), ChunkWriters(work.store, layout, plan.jobs, spent=spent) as writers:
         ended = False
         while not ended:
             rows = writers.take()
             writers.finished()
+            since = now()
             samples, ended = stream.fill(rows, layout.chunk_length)
+            spend("reading", since)
             if ended:
                 # A source that ends within its first chunk gets one as long as if that had been known.
                 layout = plan.layout(stream.stored, len(stream.skipped))
@@ -74,6 +79,7 @@ class _Stream:
         self._samples: Iterator[Any] = iter(plan.stream)
         self._fail = plan.options.on_error == "fail"
         self._progress = progress
+        self._told = SkippedTold(progress, plan.out)
         self._fill = plan.fill
         self._masks = plan.masks
         self.stand_ins: Counter[str] = Counter()
@@ -122,6 +128,7 @@ class _Stream:
             if self._fail:
                 raise not_skipped(error, again=False) from error.__cause__
             self.skipped.append(SkippedSample(index, error.file, error.member, error.cause))
+            self._told.tell([(index, error)])
             return None
         write_stand_ins(absent, into, self._fill)
         self.stand_ins.update(absent)

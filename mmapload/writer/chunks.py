@@ -12,8 +12,10 @@ from crc32c import crc32c
 from mmapload.codecs import CHECKSUM_BYTES
 from mmapload.errors import ChunkError, MmaploadError
 from mmapload.extents import extents_rows
+from mmapload.notes import bytes_of
 from mmapload.padding import padded_checksum
 from mmapload.ragged import extents_array, extents_folder, piece_count, piece_path
+from mmapload.spent import now, spend
 from mmapload.writer.durable import explain, open_regular, write_durably
 
 if TYPE_CHECKING:
@@ -100,21 +102,28 @@ def _write_pieces(
         part = values[piece * field.piece_length : (piece + 1) * field.piece_length]
         path = piece_path(folder, field, chunk, piece)
         zeros = (field.piece_length - len(part)) * field.dtype.itemsize
-        encoded = np.frombuffer(part, np.uint8)
+        encoded = bytes_of(part)
+        since = now()
         if not field.codec.is_raw:
             whole = np.concatenate([encoded, np.zeros(zeros, np.uint8)]) if zeros else encoded
             encoded, zeros = field.codec.encode(whole), 0
+        spend("encoding", since)
         yield _write_file(path, field, chunk, encoded, zeros)
 
 
 def write_field_chunk(folder: str, field: FieldLayout, chunk: int, rows: npt.NDArray[Any]) -> ChunkFile:
     """Write one chunk of one field of fixed shape; as `write_chunk`."""
     path = os.path.join(folder, field.chunk_key(chunk))
-    return _write_file(path, field, chunk, field.codec.encode(np.frombuffer(rows, np.uint8)), 0)
+    since = now()
+    encoded = field.codec.encode(bytes_of(rows))
+    spend("encoding", since)
+    return _write_file(path, field, chunk, encoded, 0)
 
 
 def _write_file(path: str, field: FieldLayout, chunk: int, encoded: Bytes, zeros: int) -> ChunkFile:
+    since = now()
     trailer = padded_checksum(encoded, zeros)
+    since = spend("encoding", since)
     nbytes = encoded.nbytes + zeros + CHECKSUM_BYTES
     try:
         write_durably(path, [encoded, trailer], zeros)
@@ -123,6 +132,7 @@ def _write_file(path: str, field: FieldLayout, chunk: int, encoded: Bytes, zeros
         problem = ChunkError(field.name, chunk, path, f"to write {nbytes} bytes", "an error", advice)
         problem.errno = error.errno
         raise problem from error
+    spend("writing", since)
     return ChunkFile(nbytes, trailer.hex())
 
 
