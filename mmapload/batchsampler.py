@@ -53,6 +53,8 @@ class ChunkBatchSampler(BatchSampler):
     >>> ds = mmapload.ChunkDataset(folder.name + "/store")
     >>> list(ChunkBatchSampler(ds, 4, shuffle=False))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    >>> list(ChunkBatchSampler(ds, 4, shuffle=False, groups=[0, 0, 7, 0, 7, 7, 0, 0, 0, 7]))
+    [[0, 1, 3, 6], [7, 8], [2, 4, 5, 9]]
     """
 
     @_taking_what(ChunkSampler)

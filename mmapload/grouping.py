@@ -9,15 +9,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from mmapload.order import GroupedOrder, Groups
+from mmapload.order import Groups
+from mmapload.sizes import format_size
 from mmapload.windows import Lookahead, levels_to_caller
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from mmapload.order import GroupedOrder
     from mmapload.views import StoreView
 
-__all__ = ["checked_groups", "few_rows", "grouped_look_ahead", "groups_of", "warn_of_small_groups"]
+__all__ = [
+    "checked_groups",
+    "chunks_waiting",
+    "few_rows",
+    "grouped_look_ahead",
+    "groups_of",
+    "warn_of_small_groups",
+    "warn_of_waiting",
+]
 
 _SPREAD: Final = 2**20  # group numbers that lie no further apart are counted, not sorted
 
@@ -126,21 +136,18 @@ def grouped_look_ahead(order: GroupedOrder, *, capacity: int, lag: int | None) -
 
     Examples
     --------
-    >>> from mmapload.order import Geometry, epoch_order
+    >>> from mmapload.order import Geometry, GroupedOrder, epoch_order
     >>> walk = epoch_order(Geometry(1000, 10, 5), global_batch=5, window=100)
     >>> order = GroupedOrder(walk, checked_groups(np.arange(1000) % 4, 1000))
     >>> grouped_look_ahead(order, capacity=50, lag=2)
-    (Lookahead(steps=20, lag=2, kept=8), 25)
+    (Lookahead(steps=20, lag=2, kept=14), 25)
     """
-    size, geometry, chosen = order.global_batch, order.geometry, order.chosen
-    chunks, in_a_chunk = geometry.chunks, geometry.chunk_length
-    if chosen is not None:
-        chunks, in_a_chunk = len(chosen.chunks), chosen.mean_in_a_chunk
+    size, (chunks, in_a_chunk) = order.global_batch, _chunks_of(order)
     held, window = capacity * in_a_chunk, order.window or in_a_chunk
     steps = max(1, min(window, held // 4) // size)
     lag = steps // 4 if lag is None else lag
     # A batch of a group that has one sample in m takes m batches' worth of samples to be full.
-    rarest = min(order.steps, -(-geometry.samples // int(order.groups.sizes.min())))
+    rarest = min(order.steps, -(-order.geometry.samples // int(order.groups.sizes.min())))
     through = window // size + 1
     stay = max(through, min(through + rarest, (held - window) // size - steps - lag))
     stay = min(stay, max(1, _PLANNED // size))
@@ -148,16 +155,52 @@ def grouped_look_ahead(order: GroupedOrder, *, capacity: int, lag: int | None) -
     return Lookahead(steps, lag, max(0, min(capacity, chunks) - needed)), stay
 
 
-def few_rows(dataset: StoreView, world_size: int) -> int:
+def chunks_waiting(order: GroupedOrder) -> int:
+    """Return how many chunks' worth of samples a window and batches that are not full yet have, at most."""
+    chunks, in_a_chunk = _chunks_of(order)
+    window = order.window or in_a_chunk
+    return min(-(-(window + len(order.groups.sizes) * order.global_batch) // in_a_chunk), chunks)
+
+
+def few_rows(dataset: StoreView, world_size: int, *, crowded: bool) -> int:
     """Return up to how many rows of a chunk, for one rank, are sooner read by themselves than with the chunk.
 
-    They are read when they are asked for, not ahead, so that this is for an eighth of the time only. Of a
-    compressed store no row can be read by itself, and where everything stays in memory none is read twice.
+    They are read when they are asked for, not ahead, so that this is for an eighth of the time only; but for
+    all of it where chunks could not stay until their rows are due. Of a compressed store no row can be read
+    by itself, and where everything stays in memory none is read twice.
+
+    Parameters
+    ----------
+    dataset : StoreView
+        Of the samples.
+    world_size : int
+        How many ranks share each batch, and the chunks.
+    crowded : bool
+        Whether memory does not hold what waits.
     """
     if not dataset.is_raw or not dataset.exceeds_memory:
         return 0
     row = sum(field.sample_nbytes for field in dataset.fields)
-    return dataset.chunk_nbytes // (8 * (row + _CALL_BYTES) * world_size)
+    return dataset.chunk_nbytes // ((1 if crowded else 8) * (row + _CALL_BYTES) * world_size)
+
+
+def _chunks_of(order: GroupedOrder) -> tuple[int, int]:
+    """Return the number of chunks, and of samples in one of them."""
+    chosen = order.chosen
+    if chosen is None:
+        return order.geometry.chunks, order.geometry.chunk_length
+    return len(chosen.chunks), chosen.mean_in_a_chunk
+
+
+def warn_of_waiting(waiting: int, chunk_nbytes: int, memory: int) -> None:
+    """Warn that memory does not hold what `chunks_waiting` says."""
+    warnings.warn(
+        f"a window, and batches of all groups that are not full yet, take up to {waiting} chunks of "
+        f"{format_size(chunk_nbytes)}, more than the dataset's memory budget of {format_size(memory)} holds: "
+        "the order is the same, but chunks are read more than once. Give ChunkDataset(memory=...) more, or "
+        "take fewer groups or a smaller batch_size",
+        stacklevel=levels_to_caller(),
+    )
 
 
 def warn_of_small_groups(groups: Groups, global_batch: int) -> None:

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 from mmapload.dataset import ChunkDataset
 from mmapload.epochs import Epochs
 from mmapload.following import Followed, followed
-from mmapload.grouping import few_rows, grouped_look_ahead, groups_of, warn_of_small_groups
+from mmapload.grouping import (
+    chunks_waiting,
+    few_rows,
+    grouped_look_ahead,
+    groups_of,
+    warn_of_small_groups,
+    warn_of_waiting,
+)
 from mmapload.order import GroupedOrder, epoch_order
 from mmapload.passes import SampleNumbers
 from mmapload.ranks import find_ranks
@@ -169,8 +176,15 @@ class ChunkSampler(ResumableSampler):
         self._measure(order)
         dataset.follows_chunks = True
         warn_of_order(order, order.geometry.samples, dataset.memory if dataset.exceeds_memory else None)
-        if self._epochs.groups is not None and self.remainder == "drop":
-            warn_of_small_groups(self._epochs.groups, order.global_batch)
+        if isinstance(order, GroupedOrder):
+            self._warn_of_groups(order)
+
+    def _warn_of_groups(self, order: GroupedOrder) -> None:
+        dataset, waiting = self._chunk_dataset, chunks_waiting(order)
+        if self.remainder == "drop":
+            warn_of_small_groups(order.groups, order.global_batch)
+        if waiting > dataset.chunks_held and self.rank == 0:
+            warn_of_waiting(waiting, dataset.chunk_nbytes, dataset.memory)
 
     def _fit(self, window: int | str) -> int:
         dataset = self._chunk_dataset
@@ -244,7 +258,8 @@ class ChunkSampler(ResumableSampler):
         dataset = self._chunk_dataset
         if isinstance(order, GroupedOrder):
             ahead, stay = grouped_look_ahead(order, capacity=dataset.chunks_held, lag=self.lag)
-            few = few_rows(dataset, self.num_replicas)
+            crowded = chunks_waiting(order) > dataset.chunks_held
+            few = few_rows(dataset, self.num_replicas, crowded=crowded)
             return order.uses(self.rank, self.num_replicas, start, stay=stay, few=few), ahead
         ahead = look_ahead(
             self.mode,

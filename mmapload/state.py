@@ -71,7 +71,7 @@ class SavedState(Saved):
     Attributes
     ----------
     fingerprint : str
-        Of the store, or of the samples that were chosen or weighed.
+        Of the store, or of the samples that were chosen, weighed or grouped.
     seed : int
         Of the order, and of the generators that transforms are given.
     mode : {"window", "batch", "full", "sequential"}
@@ -133,7 +133,7 @@ class SavedState(Saved):
         if self.fingerprint != fingerprint:
             raise StateMismatchError(
                 f"the state is of another store than {path} (`mmapload info` shows fingerprints), or of "
-                "other samples, weights or length of an epoch: pass the same subset and weights",
+                "other samples, weights, groups or length of an epoch: pass the same ones",
                 shown(self.fingerprint),
                 fingerprint,
             )

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from mmapload.grouping import checked_groups
 from mmapload.order import Chosen, Geometry, GroupedOrder, Use, epoch_order
 from tests.numbered_samples import flat
+from tests.test_order_docs import PAGE
 
 if TYPE_CHECKING:
     from mmapload.order import Remainder
@@ -174,5 +175,6 @@ def test_small_orders_stay_what_they_are_for_ever(remainder: Remainder, expected
     assert flat(
         batch.tolist() for batch in epoch_order(SMALL, seed=9, window=8, global_batch=4).rank_batches(0, 1)
     ) == [*(6, 7, 5, 8, 10, 9, 4, 11, 16, 3, 1, 19, 17, 18, 0, 2, 14, 20, 12, 15, 13)]
+    assert f"| `{remainder}` | {', '.join(' '.join(map(str, batch)) for _, batch in expected)} |" in PAGE
     order = GroupedOrder(walk, checked_groups(THREE, 21))
     assert [(order.group(step), order.step_batch(step).tolist()) for step in range(order.steps)] == expected
