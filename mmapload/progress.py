@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol, TextIO
 
 from mmapload.sizes import format_size
@@ -16,7 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "progress_to"]
 
+_FIRST_LINE_SECONDS = 5.0
 _LINE_EVERY_SECONDS = 30.0
+_RATE_LINES = 5
+"""The time left is reckoned from the rate since so many lines ago: it may change as other files come."""
+_SMOOTHING = 0.02
+"""Weight of the last tenth of a second in a bar's rate, which so looks back about ten seconds."""
 
 
 class Progress(Protocol):
@@ -78,7 +84,14 @@ class BarProgress:
         from tqdm import tqdm
 
         self._sample_nbytes, self._resumed, self._started = sample_nbytes, done, time.monotonic()
-        self._bar = tqdm(total=samples, initial=done, unit=" samples", file=self._stream, dynamic_ncols=True)
+        self._bar = tqdm(
+            total=samples,
+            initial=done,
+            unit=" samples",
+            file=self._stream,
+            dynamic_ncols=True,
+            smoothing=_SMOOTHING,
+        )
 
     def at(self, samples: int) -> None:
         """Move the bar."""
@@ -107,7 +120,7 @@ class BarProgress:
 
 
 class LineProgress:
-    """A line every half minute and one at the end, for log files.
+    """A line after five seconds, one every half minute and one at the end, for log files.
 
     Parameters
     ----------
@@ -126,13 +139,15 @@ class LineProgress:
         self._samples = 0
         self._started: float | None = None
         self._next = 0.0
+        self._points: deque[tuple[float, int]] = deque(maxlen=_RATE_LINES)
 
     def start(self, samples: int | None, sample_nbytes: int, done: int = 0) -> None:
         """Start the clock."""
         self._total, self._sample_nbytes = samples, sample_nbytes
         self._resumed = self._samples = done
         self._started = self._clock()
-        self._next = self._started + _LINE_EVERY_SECONDS
+        self._next = self._started + _FIRST_LINE_SECONDS
+        self._points.append((self._started, done))
 
     def at(self, samples: int) -> None:
         """Write a line if the last one is long ago."""
@@ -163,8 +178,11 @@ class LineProgress:
             f"{self._samples:,}{of} samples, {format_size(self._samples * self._sample_nbytes)}, "
             f"{written * self._sample_nbytes / seconds / 1e6:.0f} MB/s, {_duration(seconds)}"
         )
-        if not last and self._total is not None and written > 0 and self._samples < self._total:
-            text += f", {_duration((self._total - self._samples) * seconds / written)} left"
+        since, before = self._points[0]
+        if not last and self._total is not None and before < self._samples < self._total:
+            left = (self._total - self._samples) * (now - since) / (self._samples - before)
+            text += f", {_duration(left)} left"
+        self._points.append((now, self._samples))
         print(text, file=self._stream, flush=True)
 
 

@@ -45,7 +45,7 @@ def test_a_terminal_that_tells_no_size_gets_lines(rows: int, columns: int, kind:
         os.close(theirs)
 
 
-def test_lines_come_every_half_minute_and_at_the_end() -> None:
+def test_lines_come_soon_then_every_half_minute_and_at_the_end() -> None:
     now = 100.0
     stream = io.StringIO()
     progress = LineProgress(stream, lambda: now)
@@ -56,11 +56,25 @@ def test_lines_come_every_half_minute_and_at_the_end() -> None:
     now += 3
     progress.close()
     assert stream.getvalue().splitlines() == [
-        "400 of 1,000 samples, 400 MiB, 10 MB/s, 0:30, 1:00 left",
-        "700 of 1,000 samples, 700 MiB, 10 MB/s, 1:00, 0:30 left",
-        "1,000 of 1,000 samples, 1000 MiB, 10 MB/s, 1:30",
+        "150 of 1,000 samples, 150 MiB, 10 MB/s, 0:05, 1:25 left",
+        "450 of 1,000 samples, 450 MiB, 10 MB/s, 0:35, 0:55 left",
+        "750 of 1,000 samples, 750 MiB, 10 MB/s, 1:05, 0:25 left",
         "1,000 of 1,000 samples, 1000 MiB, 10 MB/s, 1:33",
     ]
+
+
+def test_the_time_left_follows_a_rate_that_falls() -> None:
+    """As when the first samples were in the page cache, and the others have to come from the disk."""
+    now, done = 0.0, 0
+    stream = io.StringIO()
+    progress = LineProgress(stream, lambda: now)
+    progress.start(100_000, MIB)
+    for second in range(1, 361):
+        now, done = float(second), done + (100 if second <= 150 else 10)
+        progress.at(done)
+    last = stream.getvalue().splitlines()[-1]
+    left = (100_000 - 15_000 - 10 * 185) // 10
+    assert last.endswith(f", 5:35, {left // 3600}:{left // 60 % 60:02}:{left % 60:02} left")
 
 
 def test_a_number_that_nobody_knows_is_left_out() -> None:
