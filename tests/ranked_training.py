@@ -54,8 +54,8 @@ def train(even: str, odd: str) -> dict[str, Any]:
     }
     for remainder in ("keep", "pad"):
         found[remainder] = by_mmapload(ChunkDataset(odd), shuffle=True, remainder=remainder)
-    # Memory for 13, 11 or 7 chunks of 8: the least decides.
-    small = ChunkDataset(even, memory=(14, 11, 7)[rank] * 8 * SAMPLE_BYTES)
+    # Memory for 14, 11, 7 or 9 chunks of 8: the least decides.
+    small = ChunkDataset(even, memory=(14, 11, 7, 9)[rank] * 8 * SAMPLE_BYTES)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found["shrunken"] = by_torch(small)

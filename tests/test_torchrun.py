@@ -1,4 +1,4 @@
-"""Real ranks, as torchrun starts them: every sample once, equal steps, one window, epochs as by hand."""
+"""1 to 4 ranks by torchrun's command: every sample once, equal steps, one window, epochs as by hand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from mmapload import ChunkBatchSampler, ChunkDataset
 from tests.numbered_samples import flat, write_store
-from tests.warm_python import run_warm_ranks
+from tests.warm_python import run_warm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,31 +29,34 @@ pytestmark = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """120 samples, which 1, 2 and 3 ranks share evenly in batches of 4; and 101, which none do."""
+    """240 samples, which 1 to 4 ranks share evenly in batches of 4; and 101, which none do."""
     folder = tmp_path_factory.mktemp("stores")
-    return write_store(folder / "even", 120), write_store(folder / "odd", 101, codec="zstd")
+    return write_store(folder / "even", 240), write_store(folder / "odd", 101, codec="zstd")
 
 
-@pytest.fixture(scope="module", params=[1, 2, 3])
+@pytest.fixture(scope="module", params=[1, 2, 3, 4])
 def ranks(
     request: pytest.FixtureRequest, stores: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Ranks:
     """What each rank found."""
     out = tmp_path_factory.mktemp("ranks")
-    training = ["-m", "tests.ranked_training", *stores, str(out)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    if request.param == 2:  # torchrun itself is in it, once: each of its processes imports torch
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
-        command += ["--nproc-per-node=2", *training]
-        all_ran = [
-            subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240, check=False
-            )
-        ]
-    else:
-        all_ran = run_warm_ranks(request.param, *training, cwd=ROOT, env=environment)
-    for ran in all_ran:
-        assert ran.returncode == 0, ran.stderr
+    command = ["-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command.append(f"--nproc-per-node={request.param}")
+    training = ["tests.ranked_training", *stores, str(out)]
+    options: dict[str, Any] = {
+        "cwd": ROOT,
+        "env": {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"},
+        "timeout": 240,
+    }
+    if request.param == 2:  # as users start it, once: torchrun and each of its ranks import torch
+        ran = subprocess.run(
+            [sys.executable, *command, "-m", *training],
+            capture_output=True, text=True, check=False, **options,
+        )  # fmt: skip
+    else:  # torchrun's own options have it fork its ranks, so that none imports torch anew
+        script = os.path.join(ROOT, "tests", "ranked_training.py")
+        ran = run_warm(*command, "--run-path", "--start-method=fork", script, *training[1:], **options)
+    assert ran.returncode == 0, ran.stderr
     found = []
     for rank in range(request.param):
         with open(out / f"{rank}.json") as file:
@@ -71,7 +74,7 @@ def epochs(ranks: Ranks, name: str) -> Iterator[list[list[list[int]]]]:
 @pytest.mark.parametrize("name", ["even", "even, workers", "shrunken"])
 def test_ranks_that_share_evenly_get_every_sample_once_in_full_batches(ranks: Ranks, name: str) -> None:
     for epoch in epochs(ranks, name):
-        assert sorted(flat(map(flat, epoch))) == list(range(120))
+        assert sorted(flat(map(flat, epoch))) == list(range(240))
         assert {len(batch) for batches in epoch for batch in batches} == {4}
 
 
@@ -118,7 +121,7 @@ def test_epochs_differ_and_are_those_of_one_rank_with_the_global_batch(
 def test_ranks_agree_on_the_window_that_fits_the_least_memory_and_one_of_them_says_so(
     ranks: Ranks, stores: tuple[str, str]
 ) -> None:
-    window = {1: 48, 2: 40, 3: 24}[len(ranks)]  # rank 0's, rank 1's, rank 2's
+    window = {1: 48, 2: 40, 3: 24, 4: 24}[len(ranks)]  # rank 0's, rank 1's, rank 2's twice
     assert [rank["window"] for rank in ranks] == [window] * len(ranks)
     assert all(f"window={window} " in message for rank in ranks for message in rank["warnings"])
     whose = "the dataset's memory budget of" if len(ranks) == 1 else "the memory budget of another rank"
