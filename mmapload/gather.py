@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from mmapload.buffers import BufferPool
+from mmapload.joining import Joined, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,18 +50,32 @@ class BatchReader:
         How many batches were served as views of a mapped chunk, and how many were copied together.
     at_once : int
         How many of the copies took one call for each field.
+
+    Parameters
+    ----------
+    ragged_nbytes : int
+        Bytes of a sample of all ragged fields, on average.
     """
 
-    def __init__(self, residency: Residency, fields: tuple[FieldLayout, ...], chunk_length: int) -> None:
+    def __init__(
+        self,
+        residency: Residency,
+        fields: tuple[FieldLayout, ...],
+        chunk_length: int,
+        ragged_nbytes: int = 0,
+    ) -> None:
         self.pid = os.getpid()
         self.residency = residency
         self.views = 0
         self.copies = 0
         self.at_once = 0
-        self._fields = fields
+        self._fields = tuple(field for field in fields if not field.is_ragged)
+        self._ragged = tuple(field for field in fields if field.is_ragged)
+        self._names = tuple(field.name for field in fields)
         self._chunk_length = chunk_length
-        self._nbytes = {field.name: field.sample_nbytes for field in fields}
-        self._sample_nbytes = sum(self._nbytes.values())
+        self._nbytes = {field.name: field.sample_nbytes for field in self._fields}
+        self._fixed_nbytes = sum(self._nbytes.values())
+        self._sample_nbytes = self._fixed_nbytes + ragged_nbytes
         self._pools = {field.name: BufferPool(IDLE_BUFFERS) for field in fields}
         self._strayed = 0
         self._jumps = 0
@@ -71,7 +86,7 @@ class BatchReader:
         """Whether samples that are not in memory are asked for in an order that follows no chunks."""
         return self._jumps >= 8 and 3 * self._jumps > self._strayed
 
-    def batch(self, samples: npt.NDArray[np.int64], take: Take | None = None) -> dict[str, npt.NDArray[Any]]:
+    def batch(self, samples: npt.NDArray[np.int64], take: Take | None = None) -> ChunkArrays:
         """Read samples, by number, in any order, repeats allowed.
 
         Parameters
@@ -83,7 +98,7 @@ class BatchReader:
 
         Returns
         -------
-        dict of str to ndarray
+        dict of str to ndarray or RaggedArray
             Shape (len(samples), *field shape), C order, writable, in memory that nobody else holds.
 
         Raises
@@ -96,11 +111,20 @@ class BatchReader:
             chunk, start = divmod(int(samples[0]), self._chunk_length)
             return self.residency.view(chunk, start, start + len(samples))
         self.copies += 1
-        arrays = {field.name: self._array(field, len(samples), take) for field in self._fields}
+        arrays: ChunkArrays = {field.name: self._array(field, len(samples), take) for field in self._fields}
+        for field in self._ragged:
+            arrays[field.name] = self._join(field, samples, take)
         stray = self._gather(samples, arrays) if len(samples) else []
         if stray:
             self._note(samples // self._chunk_length, stray)
-        return arrays
+        if not self._ragged:
+            return arrays
+        return {
+            name: each.array if isinstance(each := arrays[name], Joined) else each for name in self._names
+        }
+
+    def _join(self, field: FieldLayout, samples: npt.NDArray[np.int64], take: Take | None) -> Joined:
+        return joined(field, samples, self.residency.reader.extents, self._pools[field.name], take)
 
     def _is_one_piece(self, samples: npt.NDArray[np.int64]) -> bool:
         return bool(
@@ -129,11 +153,12 @@ class BatchReader:
         in_one_chunk = keys[0] // self._chunk_length == keys[-1] // self._chunk_length
         if in_one_chunk or (order == places).all():
             return self._fill(samples, places, arrays, runs=True)
-        if self._sample_nbytes >= LARGE_SAMPLE_BYTES:
+        if self._fixed_nbytes >= LARGE_SAMPLE_BYTES or not self._fixed_nbytes:
             return self._fill(keys, order, arrays, runs=False)
         # In the order of chunks first, then in their own: copying runs of small samples twice is faster than
         # scattering them once.
-        by_chunk = {field.name: self._array(field, len(order), None) for field in self._fields}
+        by_chunk: ChunkArrays = {field.name: self._array(field, len(order), None) for field in self._fields}
+        by_chunk |= {field.name: arrays[field.name].in_order(order) for field in self._ragged}
         stray = self._fill(keys, places, by_chunk, runs=True)
         back = np.empty_like(order)
         back[order] = places
@@ -192,9 +217,11 @@ class BatchReader:
         self,
         chunk: ChunkArrays,
         rows: npt.NDArray[np.int64],
-        into: dict[str, npt.NDArray[Any]],
+        into: ChunkArrays,
         places: npt.NDArray[np.int64] | slice,
     ) -> None:
+        for field in self._ragged:
+            into[field.name].copy(chunk[field.name], places)
         for name, nbytes in self._nbytes.items():
             source, target = chunk[name], into[name]
             if nbytes >= LARGE_SAMPLE_BYTES:

@@ -15,15 +15,18 @@ import contextlib
 import threading
 from collections import OrderedDict
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import MmaploadError
 from mmapload.readers.base import PlacedArrays
+from mmapload.room import Counts, Room
 from mmapload.schedule import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from mmapload.order import Use
     from mmapload.readers import ChunkArrays, ChunkReader
@@ -35,30 +38,6 @@ THREADS: Final = 4
 faster than one, and four a fifth faster than two where training kept the processors busy."""
 
 
-@dataclass(slots=True)
-class Counts:
-    """What a `Residency` has done so far.
-
-    Attributes
-    ----------
-    hits, misses : int
-        How often a chunk that was asked for was resident (or on its way), and how often it was not.
-    ahead : int
-        Chunks or rows brought in before they were asked for.
-    dropped : int
-        Chunks dropped to make room, or because training has passed them.
-    resident_bytes, peak_bytes : int
-        Decoded bytes of the chunks held now, and at most so far.
-    """
-
-    hits: int = 0
-    misses: int = 0
-    ahead: int = 0
-    dropped: int = 0
-    resident_bytes: int = 0
-    peak_bytes: int = 0
-
-
 class Residency:
     """A bounded set of resident chunks. Thread-safe; belongs to one process.
 
@@ -66,20 +45,22 @@ class Residency:
     ----------
     reader : ChunkReader
         Loads chunks.
-    chunk_nbytes : int
-        Decoded bytes of one chunk, all fields.
+    chunk_nbytes : int or ndarray of int64
+        Decoded bytes of one chunk, all fields: one number for all, or of each chunk its own.
     chunks : int
         How many there are.
     budget : int
         Bytes that resident chunks may take together; at least one chunk is always held.
     """
 
-    def __init__(self, reader: ChunkReader, chunk_nbytes: int, chunks: int, budget: int) -> None:
+    def __init__(
+        self, reader: ChunkReader, chunk_nbytes: int | npt.NDArray[np.int64], chunks: int, budget: int
+    ) -> None:
         self.reader = reader
         self.counts = Counts()
-        self.capacity = max(1, min(chunks, budget // max(1, chunk_nbytes)))
+        self._room = Room(chunk_nbytes, chunks, budget)
+        self.capacity = self._room.capacity
         self.holds_all = self.capacity == chunks
-        self._chunk_nbytes = chunk_nbytes
         self._lock = threading.Lock()
         self._resident: OrderedDict[int, Future[ChunkArrays]] = OrderedDict()
         self._loaded: dict[int, ChunkArrays] = {}
@@ -186,7 +167,7 @@ class Residency:
                     self.counts.hits += 1
                     self._resident.move_to_end(chunk)
                     break
-                if self._make_room(by_force=True):
+                if self._make_room(chunk, by_force=True):
                     self.counts.misses += 1
                     future = self._admit(chunk)
                     break
@@ -272,7 +253,7 @@ class Residency:
         if use is None:
             return None
         if self._admits(use.chunk):
-            if not self._make_room():
+            if not self._make_room(use.chunk):
                 return None
             self._schedule.done()
         elif self._schedule.rows_only:
@@ -284,26 +265,29 @@ class Residency:
     def _admit(self, chunk: int) -> Future[ChunkArrays]:
         future: Future[ChunkArrays] = Future()
         self._resident[chunk] = future
-        self.counts.resident_bytes += self._chunk_nbytes
+        self.counts.resident_bytes += self._room.nbytes(chunk)
         self.counts.peak_bytes = max(self.counts.peak_bytes, self.counts.resident_bytes)
         return future
 
-    def _make_room(self, *, by_force: bool = False) -> bool:
-        """Drop what nobody needs, oldest first, until one more chunk fits; by force more than that."""
+    def _fits(self, chunk: int) -> bool:
+        return self._room.fits(chunk, len(self._resident), self.counts.resident_bytes)
+
+    def _make_room(self, wanted: int, *, by_force: bool = False) -> bool:
+        """Drop what nobody needs, oldest first, until this chunk fits too; by force more than that."""
         for needed in range(3 if by_force else 1):
             for chunk in list(self._resident):
-                if len(self._resident) < self.capacity:
+                if self._fits(wanted):
                     return True
                 planned = 2 if self._schedule.needs(chunk) else int(self._keeps(chunk))
                 if chunk in self._loaded and planned == needed:
                     self._drop(chunk)
-        return len(self._resident) < self.capacity
+        return self._fits(wanted)
 
     def _drop(self, chunk: int) -> None:
         self._loaded.pop(chunk, None)
         if self._resident.pop(chunk, None) is not None:
             self.counts.dropped += 1
-            self.counts.resident_bytes -= self._chunk_nbytes
+            self.counts.resident_bytes -= self._room.nbytes(chunk)
 
     def _load(self, chunk: int, future: Future[ChunkArrays]) -> None:
         try:

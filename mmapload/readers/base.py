@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mmapload.errors import ChunkError, StateMismatchError
 from mmapload.opening import identity_of
+from mmapload.readers.ragged import RaggedReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -16,17 +17,19 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.checks import Checks
+    from mmapload.extents import Extents
     from mmapload.layout import FieldLayout
     from mmapload.spans import Span
     from mmapload.store import Store
 
 __all__ = ["ChunkArrays", "ChunkReader", "PlacedArrays", "Reader"]
 
-ChunkArrays: TypeAlias = "dict[str, npt.NDArray[Any]]"
-"""The samples of one chunk: field name -> array of shape (samples, *field shape), writable, private."""
+ChunkArrays: TypeAlias = "dict[str, Any]"
+"""The samples of one chunk: field name -> array of shape (samples, *field shape), writable, private; of a
+ragged field a `RaggedArray`."""
 
 
-class PlacedArrays(dict[str, "npt.NDArray[Any]"]):
+class PlacedArrays(dict[str, Any]):
     """The samples of one chunk, whose fields all lie at the chunk's place in the reader's spans."""
 
     __slots__ = ()
@@ -81,11 +84,14 @@ class ChunkReader(Protocol):
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Bring the bytes of these rows' files into the page cache."""
 
+    def extents(self, field: str, chunk: int) -> Extents:
+        """Return where the samples of a chunk of a ragged field lie, and their shapes."""
+
     def read_rows(
         self,
         chunk: int,
         rows: npt.NDArray[np.int64],
-        into: Mapping[str, npt.NDArray[Any]],
+        into: Mapping[str, Any],
         places: npt.NDArray[np.int64],
     ) -> bool:
         """Read single rows of a chunk into `into[field][places]` without loading the chunk.
@@ -108,11 +114,27 @@ class Reader:
         self.checks = checks
         self.drop_behind = drop_behind
         self.spans: Mapping[str, Span] = {}
+        self.ragged = {
+            field.name: RaggedReader(store, field, i, checks, drop_behind=drop_behind)
+            for i, field in enumerate(fields)
+            if field.is_ragged
+        }
         self.chunks_loaded = 0
         self.bytes_loaded = 0
         self.row_bytes_loaded = 0
         self._root = identity_of(store.path)
         self._counting = threading.Lock()
+
+    def extents(self, field: str, chunk: int) -> Extents:
+        """Return where the samples of a chunk of a ragged field lie, and their shapes.
+
+        Raises
+        ------
+        ChunkError
+            If the file that says so is missing or damaged.
+        """
+        with self.reading():
+            return self.ragged[field].extents(chunk)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:

@@ -62,9 +62,16 @@ class BufferedReader(Reader):
     ) -> ChunkArrays:
         """Read, check if that is due, and decode the whole chunk."""
         stop = self.end_of(chunk, stop)
-        arrays, loaded = {}, 0
+        arrays: ChunkArrays = {}
+        loaded = 0
         with self.reading():
             for i, field, path in self.paths(chunk):
+                if field.is_ragged:
+                    arrays[field.name], nbytes = self.ragged[field.name].load(
+                        chunk, start, stop, maps=False, drop=False, bring_in=True
+                    )
+                    loaded += nbytes
+                    continue
                 shape = (field.chunk_length, *field.shape)
                 if field.sample_nbytes == 0:
                     arrays[field.name] = np.empty(shape, field.dtype)[start:stop]
@@ -92,7 +99,9 @@ class BufferedReader(Reader):
         """Ask the system to read the chunk's files ahead."""
         with self.reading():
             for _, field, path in self.paths(chunk):
-                if field.sample_nbytes and hasattr(os, "posix_fadvise"):
+                if field.is_ragged and hasattr(os, "posix_fadvise"):
+                    self.ragged[field.name].will_need(chunk)
+                elif field.sample_nbytes and hasattr(os, "posix_fadvise"):
                     fd, size = open_chunk_file(field, chunk, path)
                     try:
                         with contextlib.suppress(OSError):  # advice, which a file system may not take
@@ -104,7 +113,7 @@ class BufferedReader(Reader):
         self,
         chunk: int,
         rows: npt.NDArray[np.int64],
-        into: Mapping[str, npt.NDArray[Any]],
+        into: Mapping[str, Any],
         places: npt.NDArray[np.int64],
     ) -> bool:
         """Refuse: a chunk is decoded whole."""

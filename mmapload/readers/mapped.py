@@ -53,7 +53,7 @@ class MappedReader(Reader):
     ) -> None:
         super().__init__(store, fields, checks, drop_behind=drop_behind)
         self._pool = MapPool()
-        if 0 < sum(field.sample_nbytes for field in fields) < SMALL_SAMPLE_BYTES:
+        if not self.ragged and 0 < sum(field.sample_nbytes for field in fields) < SMALL_SAMPLE_BYTES:
             spans = {
                 field.name: Span.of(field, store.layout.chunks) for field in fields if field.sample_nbytes
             }
@@ -87,6 +87,12 @@ class MappedReader(Reader):
         loaded = 0
         for i, field, path in self.paths(chunk):
             shape = (stop - start, *field.shape)
+            if field.is_ragged:
+                arrays[field.name], nbytes = self.ragged[field.name].load(
+                    chunk, start, stop, maps=True, drop=drop, bring_in=bring_in
+                )
+                loaded += nbytes
+                continue
             if field.sample_nbytes == 0 or start == stop:
                 arrays[field.name] = np.empty(shape, field.dtype)
                 continue
@@ -145,13 +151,16 @@ class MappedReader(Reader):
         self,
         chunk: int,
         rows: npt.NDArray[np.int64],
-        into: Mapping[str, npt.NDArray[Any]],
+        into: Mapping[str, Any],
         places: npt.NDArray[np.int64],
     ) -> bool:
         """Read rows by position, straight into their places; refuses while the chunk has to be checked."""
         fields = [(field, path) for _, field, path in self.paths(chunk) if field.sample_nbytes]
-        if any(self.checks.due(i, chunk) for i, field in enumerate(self.fields) if field.sample_nbytes):
+        ragged = {name: into[name] for name in self.ragged}
+        with_files = [i for i, field in enumerate(self.fields) if field.sample_nbytes or field.is_ragged]
+        if any(self.checks.due(i, chunk) for i in with_files):
             return False
+        loaded = len(rows) * sum(field.sample_nbytes for field, _ in fields)
         with self.reading():
             for field, path in fields:
                 self._read_rows(field, path, chunk, rows.tolist(), into[field.name], places.tolist())
@@ -160,7 +169,9 @@ class MappedReader(Reader):
                 # others; and what somebody has mapped to stay is not dropped.
                 if self.drop_behind and nbytes >= DROP_BYTES and (np.diff(rows) == 1).all():
                     drop_pages(path, first, first + nbytes)
-        self.finish(0, len(rows) * sum(field.sample_nbytes for field, _ in fields))
+            for name, target in ragged.items():
+                loaded += target.read(self.ragged[name], chunk, places.tolist())
+        self.finish(0, loaded)
         return True
 
     def _read_rows(
