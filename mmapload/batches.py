@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from mmapload.streams import Stream
+
 __all__ = ["ReadyBatch", "Sample"]
 
 Sample: TypeAlias = dict[str, torch.Tensor]
@@ -44,6 +46,8 @@ class ReadyBatch(Sequence[Sample]):
         Shape (len(batch), *field shape).
     numbers : ndarray of int64, or None
         Of the samples, where a transform may have to know them.
+    streams : list of Stream, or None
+        Of random numbers, of each sample, where whoever asked for them said so.
 
     Examples
     --------
@@ -54,11 +58,12 @@ class ReadyBatch(Sequence[Sample]):
     True
     """
 
-    __slots__ = ("_length", "numbers", "tensors")
+    __slots__ = ("_length", "numbers", "streams", "tensors")
 
     def __init__(self, tensors: Sample, length: int, numbers: npt.NDArray[np.int64] | None = None) -> None:
         self.tensors = tensors
         self.numbers = numbers
+        self.streams: list[Stream] | None = None
         self._length = length
 
     def __len__(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import warnings
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -13,7 +14,7 @@ from mmapload.batches import ReadyBatch, Sample
 from mmapload.order import Chosen
 from mmapload.selection import sample_numbers
 from mmapload.sizes import format_size
-from mmapload.streams import EPOCH_UNKNOWN, PLAIN, rng_passing, stream_of, with_rngs
+from mmapload.streams import EPOCH_UNKNOWN, PLAIN, rng_passing, streams_of, with_rngs
 from mmapload.subsets import chosen_positions, drawn_parts
 from mmapload.views import StoreView
 from mmapload.workers.indices import SlotIndices
@@ -204,7 +205,9 @@ class ChunkDataset(StoreView, Dataset[Any]):
     def __getitem__(self, index: int) -> Any:
         if not hasattr(index, "__index__"):
             raise TypeError(f"ds[i] takes the number of one sample, not {index!r}")
-        return self.finish(self.read([index]), stream_of([index]))[0]
+        batch = self.read([index])
+        batch.streams = streams_of([index])
+        return self.finish(batch)[0]
 
     def __iter__(self) -> Iterator[Any]:
         # Without this, Python would end the loop at any IndexError, one in a user's transform too.
@@ -219,14 +222,16 @@ class ChunkDataset(StoreView, Dataset[Any]):
         """
         if type(self).__getitem__ is not ChunkDataset.__getitem__:
             return [self[index] for index in indices]
-        stream = stream_of(indices) if self.takes_rng else None
-        if self.takes_rng and stream is None and not self._warned[1]:
+        streams = streams_of(indices) if self.takes_rng else None
+        if self.takes_rng and streams is None and not self._warned[1]:
             self._warn_once(1, EPOCH_UNKNOWN)
-        if not isinstance(indices, SlotIndices):
-            return self.finish(self.read(indices), stream)
-        batch = self._read_before(indices)
-        taken = indices.take if self.transform is None else None
-        return self.finish(batch or self.read(indices, taken), stream)
+        batch = take = None
+        if isinstance(indices, SlotIndices):
+            batch = self._read_before(indices)
+            take = indices.take if self.transform is None else None
+        batch = batch or self.read(indices, take)
+        batch.streams = streams
+        return self.finish(batch)
 
     def _read_before(self, indices: SlotIndices) -> ReadyBatch | None:
         """Return a batch that another process has read for this one, None if it has not."""
@@ -245,15 +250,16 @@ class ChunkDataset(StoreView, Dataset[Any]):
         Parameters
         ----------
         batch : ReadyBatch
-            With the numbers of its samples.
+            With the numbers of its samples, and their streams of random numbers if they have any.
         stream : Stream, optional
-            Where their generators come from; by default that of seed 0 and epoch 0.
+            Where generators come from otherwise; by default that of seed 0 and epoch 0.
         """
         if self.transform is None:
             return batch
         if self._passing is None or batch.numbers is None:
             return [self.transform(sample) for sample in batch.samples()]
-        rngs = map((stream or PLAIN).rng, batch.numbers)
+        streams = batch.streams or repeat(stream or PLAIN)
+        rngs = (own.rng(number) for own, number in zip(streams, batch.numbers, strict=False))
         return with_rngs(self.transform, self._passing, batch.samples(), rngs)
 
     def read(self, indices: Sequence[int] | npt.NDArray[np.int64], take: Take | None = None) -> ReadyBatch:

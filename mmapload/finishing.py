@@ -12,6 +12,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from mmapload.batches import ReadyBatch
 from mmapload.mixed import MixedDataset
 from mmapload.pipeline import Prepared
+from mmapload.streams import streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -57,7 +58,7 @@ class Finishing:
     copying : DeviceCopy or None
         Where the batch goes then.
     stream : Stream, optional
-        Where a transform's generators come from.
+        Where a transform's generators come from, unless samples have streams of their own.
 
     Attributes
     ----------
@@ -85,9 +86,11 @@ class Finishing:
         self._is_plain = dataset.transform is None and collate_fn is default_collate
         self.in_threads = self._is_plain or batch_transform is not None
 
-    def prepare(self, group: Sequence[npt.NDArray[np.int64]]) -> Iterator[Prepared]:
+    def prepare(self, group: Sequence[npt.NDArray[np.int64] | list[int]]) -> Iterator[Prepared]:
         """Read some batches and do with them what may be done in threads."""
-        for batch in read_group(self._dataset, group):
+        for indices, batch in zip(group, read_group(self._dataset, group), strict=False):
+            if isinstance(indices, list):
+                batch.streams = streams_of(indices)
             yield Prepared(self._finish(batch) if self.in_threads else batch, len(batch))
 
     def deliver(self, prepared: Prepared) -> Any:
@@ -109,7 +112,7 @@ class Finishing:
 
 
 def read_group(
-    dataset: ChunkDataset | MixedDataset, group: Sequence[npt.NDArray[np.int64]]
+    dataset: ChunkDataset | MixedDataset, group: Sequence[npt.NDArray[np.int64] | list[int]]
 ) -> Iterator[ReadyBatch]:
     """Read batches with one call, and give each tensors of its own over a part of what was read.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mmapload.dataset import ChunkDataset
 from mmapload.epochs import Epochs
 from mmapload.following import Followed, followed
@@ -33,7 +35,6 @@ from mmapload.windows import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import numpy as np
     import numpy.typing as npt
 
     from mmapload.order import EpochOrder, Mode, Remainder, Use
@@ -239,10 +240,14 @@ class ChunkSampler(ResumableSampler):
         """Iterate by lists of sample numbers, from which the dataset learns what transforms have to know."""
         stream = Stream(self.seed, begun.epoch) if self._chunk_dataset.takes_rng else None
         for batch in self.batches(begun):
-            yield batch.tolist() if stream is None else stream.numbers(batch.tolist())
+            numbers = batch if isinstance(batch, list) else batch.tolist()
+            yield numbers if stream is None or isinstance(batch, list) else stream.numbers(numbers)
 
-    def batches(self, begun: EpochPass | None = None) -> Iterator[npt.NDArray[np.int64]]:
-        """Iterate by batches of sample numbers, telling the dataset what comes next."""
+    def batches(self, begun: EpochPass | None = None) -> Iterator[npt.NDArray[np.int64] | list[int]]:
+        """Iterate by batches of sample numbers, telling the dataset what comes next.
+
+        They are lists where samples come several times and a transform is to tell their copies apart.
+        """
         begun = begun or self.begin()
         order = self.order(begun.epoch)
         plan, ahead = self._planned(order, begun.start)
@@ -252,7 +257,16 @@ class ChunkSampler(ResumableSampler):
         coming = order.rank_batches(self.rank, self.num_replicas, begun.start)
         with closing(followed(coming, begun.start, [store])) as batches:
             for batch in batches:
-                yield batch if drawn is None else drawn[batch]
+                yield batch if drawn is None else self._copies(drawn, batch, begun.epoch)
+
+    def _copies(
+        self, drawn: npt.NDArray[np.int64], places: npt.NDArray[np.int64], epoch: int
+    ) -> npt.NDArray[np.int64] | list[int]:
+        numbers = drawn[places]
+        if not self._chunk_dataset.takes_rng:
+            return numbers
+        copies = places - np.searchsorted(drawn, numbers)
+        return Stream(self.seed, epoch).copies(numbers.tolist(), copies.tolist())
 
     def _planned(self, order: EpochOrder | GroupedOrder, start: int) -> tuple[Iterator[Use], Lookahead]:
         dataset = self._chunk_dataset

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["EPOCH_UNKNOWN", "PLAIN", "DrawnNumber", "Stream", "rng_passing", "stream_of", "with_rngs"]
+__all__ = ["EPOCH_UNKNOWN", "PLAIN", "DrawnNumber", "Stream", "rng_passing", "streams_of", "with_rngs"]
 
 Passing: TypeAlias = Literal["by name", "by place"]
 
@@ -28,6 +28,9 @@ class Stream:
     ----------
     seed, epoch : int
         Each in [0, 2**64).
+    copy : int
+        Which time a sample comes that comes several times in the epoch, by its place in the order that they
+        were drawn in: 0 is the first.
 
     Examples
     --------
@@ -39,15 +42,24 @@ class Stream:
 
     seed: int
     epoch: int
+    copy: int = 0
 
     def rng(self, sample: int) -> np.random.Generator:
-        """Return a sample's generator: Philox4x64-10, key (seed, epoch), counting from (0, 0, 0, sample)."""
+        """Return a sample's generator: Philox4x64-10, key (seed, epoch), from (0, 0, copy, sample) on."""
         key = np.array([self.seed, self.epoch], np.uint64)
-        return np.random.Generator(np.random.Philox(counter=np.array([0, 0, 0, sample], np.uint64), key=key))
+        counter = np.array([0, 0, self.copy, sample], np.uint64)
+        return np.random.Generator(np.random.Philox(counter=counter, key=key))
 
     def numbers(self, numbers: Iterable[int]) -> list[int]:
         """Return the numbers of samples such that a dataset, here or in a worker, knows this stream."""
         return [DrawnNumber(number, self) for number in numbers]
+
+    def copies(self, numbers: Iterable[int], copies: Iterable[int]) -> list[int]:
+        """Return numbers alike, each with the copy that it is."""
+        return [
+            DrawnNumber(number, replace(self, copy=copy))
+            for number, copy in zip(numbers, copies, strict=True)
+        ]
 
 
 PLAIN: Final = Stream(0, 0)
@@ -67,8 +79,8 @@ class DrawnNumber(int):
     Examples
     --------
     >>> number = DrawnNumber(7, Stream(seed=1, epoch=2))
-    >>> number, stream_of([3, number])
-    (7, Stream(seed=1, epoch=2))
+    >>> number, streams_of([number]), streams_of([3])
+    (7, [Stream(seed=1, epoch=2, copy=0)], None)
     """
 
     stream: Stream
@@ -83,9 +95,11 @@ class DrawnNumber(int):
         return DrawnNumber, (int(self), self.stream)
 
 
-def stream_of(numbers: Iterable[int]) -> Stream | None:
-    """Return the stream that numbers of samples know, None if they are bare."""
-    return next((number.stream for number in numbers if isinstance(number, DrawnNumber)), None)
+def streams_of(numbers: Sequence[int]) -> list[Stream] | None:
+    """Return the streams that numbers of samples know, None if they are bare."""
+    if not any(isinstance(number, DrawnNumber) for number in numbers):
+        return None
+    return [number.stream if isinstance(number, DrawnNumber) else PLAIN for number in numbers]
 
 
 def rng_passing(transform: Callable[..., Any] | None) -> Passing | None:

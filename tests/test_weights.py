@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 from mmapload import ChunkBatchSampler, ChunkDataLoader, ChunkDataset, ChunkSampler, StateMismatchError
+from mmapload.streams import Stream
 from mmapload.weights import checked_weights
 from tests.numbered_samples import flat, numbers, write_store
 
@@ -207,6 +208,38 @@ def test_loaders_deliver_what_was_drawn_and_go_on_where_they_were_left(path: str
     resumed = ChunkDataLoader(part, 4, True, **arguments)
     resumed.load_state_dict(loader.state_dict())
     assert numbers(resumed) == expected[6:]
+
+
+def drawing(sample: dict[str, torch.Tensor], rng: np.random.Generator) -> tuple[int, float]:
+    return int(sample["number"]), rng.random()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_copies_of_a_sample_are_given_numbers_of_their_own_and_the_first_what_it_has_alone(
+    path: str, workers: int
+) -> None:
+    ds = ChunkDataset(path, transform=drawing).subset(slice(40, None))
+    arguments: dict[str, Any] = {
+        "weights": 1 + np.arange(61) % 4,
+        "window": 24,
+        "seed": 7,
+        "num_workers": workers,
+    }
+    loader = ChunkDataLoader(ds, 4, True, collate_fn=list, **arguments)
+    batches = list(loader)
+    given = flat(batches)
+    assert len({number for number, _ in given}) < len(set(given)) == len(given) == 61
+    alone = {Stream(7, 0).rng(number).random() for number, _ in given}
+    assert len(alone & {drawn for _, drawn in given}) == len({number for number, _ in given})
+    loader.set_epoch(0)
+    for step, _ in enumerate(loader):
+        if step == 5:
+            break
+    resumed = ChunkDataLoader(ds, 4, True, collate_fn=list, batch_transform=list, **arguments)
+    resumed.load_state_dict(loader.state_dict())
+    assert list(resumed) == batches[6:]
+    sampler = ChunkSampler(ds, 4, weights=arguments["weights"], window=24, seed=7)
+    assert list(DataLoader(ds, 4, sampler=sampler, collate_fn=list, num_workers=workers)) == batches
 
 
 def test_weights_need_mmaploads_order(ds: ChunkDataset) -> None:
