@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import struct
@@ -26,6 +27,7 @@ from mmapload.cli.preprocess import _CODECS
 from mmapload.codecs import CODEC_NAMES
 from mmapload.errors import ChunkError
 from mmapload.preprocessing import plan_preprocess, preprocess
+from mmapload.sizes import format_size
 from tests.warm_python import run_warm
 
 MMAPLOAD = [sys.executable, "-m", "mmapload"]
@@ -183,7 +185,7 @@ def test_wrong_usage_exits_with_2_says_why_and_does_nothing(arguments, tmp_path,
 def test_preprocess_writes_a_store_and_says_what_it_made(source, out, capsys):
     assert main(["preprocess", source, out, "--batch-size", "4"]) == 0
     printed, told = capsys.readouterr()
-    first, second = printed.splitlines()
+    first, _, _, second = printed.splitlines()
     assert first.startswith(f"{out}: 10 samples in 1 chunk, ")
     assert second == "skipped 1 hidden and 2 foreign files of the source"
     assert "npz: 10 samples" in told, "the plan goes before"
@@ -361,13 +363,76 @@ def test_an_interrupt_says_that_the_same_command_continues_and_it_does(tmp_path)
         printed, told = process.communicate(timeout=240)
     assert process.returncode == 130, told
     assert printed == ""
-    assert "the same command continues" in told.splitlines()[-1]
+    *_, last, again = told.splitlines()
+    assert "the same command continues" in last
+    assert shlex.split(again) == ["mmapload", *command[3:]]
+    assert "Ctrl-C again stops at once" in told
     assert "Traceback" not in told
     assert not (tmp_path / "out").exists()
     again = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True)
     assert "samples were there already" in again.stdout
     assert len(mmapload.open_store(tmp_path / "out")) == 300
     assert not (tmp_path / ".out.partial").exists()
+
+
+HANGING = """
+import sys, time
+from pathlib import Path
+from mmapload.cli import main
+from mmapload.sources.npz import NpzSource
+
+read = NpzSource.read
+def hanging(self, index, into):
+    while index >= 4:
+        Path(sys.argv[1]).touch()
+        time.sleep(0.05)
+    return read(self, index, into)
+NpzSource.read = hanging
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def test_a_second_interrupt_ends_a_run_that_hangs_and_what_is_written_is_kept(source, out, tmp_path):
+    """As where a disk on the network does not answer."""
+    command = ["preprocess", source, out, "--batch-size", "1", "--chunk-bytes", "1", "--jobs", "1"]
+    begun = tmp_path / "begun"
+    process = subprocess.Popen(
+        [sys.executable, "-c", HANGING, str(begun), *command],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+    )
+    while not begun.exists():
+        time.sleep(0.01)
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert told.splitlines()[-2:] == [
+        "mmapload: stopped at once",
+        f"to go on: {shlex.join(['mmapload', *command])}",
+    ]
+    assert not os.path.exists(out)
+    again = run(*command)
+    assert "samples were there already" in again.stdout
+    assert len(mmapload.open_store(out)) == 10
+
+
+def test_the_summary_tells_bytes_ratio_and_where_the_time_went(source, out, capsys):
+    Path(source, "a", "s_3.npz").write_bytes(b"")
+    Path(source, "a", "s_4.npz").write_bytes(b"")
+    Path(source, "b", "s_8.npz").write_text("<html>")
+    assert main(["preprocess", source, out, "--batch-size", "2", "--on-error", "skip"]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    size = sum(path.stat().st_size for path in Path(source).rglob("s_*.npz"))
+    assert lines[1].startswith(f"read: files of {format_size(size)}; the store takes 0.")
+    assert re.fullmatch(
+        r"spent: (reading|encoding) \d+ %, .*waiting \d+ % of the time of \d+ threads?", lines[2]
+    )
+    assert lines[-3] == f"left out 3 bad of 10 samples, listed in {out}.skipped.jsonl"
+    assert lines[-2] == "  s_3.npz and 1 more: the file is empty (0 bytes): fetch or write it again"
+    assert lines[-1].startswith("  s_8.npz: not a zip file (6 bytes) but an HTML")
 
 
 # info

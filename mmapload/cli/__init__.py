@@ -130,7 +130,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
             allow_abbrev=False,
         )
         command.add_arguments(parsers[name])
-    arguments, rest = parser.parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else list(argv)
+    arguments, rest = parser.parse_known_args(words)
+    arguments.words = words
     # argparse takes only the first run of arguments for paths, and leaves those after an option over.
     if any(each.startswith("-") for each in rest) or (rest and not hasattr(arguments, "paths")):
         parsers[arguments.command].error(f"unrecognized arguments: {' '.join(rest)}")

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from typing import TYPE_CHECKING, Final
 
+from mmapload.cli.interrupts import interruptible
 from mmapload.cli.parsing import UsageError, counting_number, size, whole_number
+from mmapload.cli.waiting import telling
 from mmapload.errors import MmaploadError, printable
-from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
     import argparse
 
-    from mmapload.preprocessing import PreprocessPlan, PreprocessResult
+    from mmapload.preprocessing import PreprocessPlan
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "HELP", "USAGE", "add_arguments", "run"]
 
@@ -118,8 +120,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--allow-pickle",
         action="store_true",
-        help="read arrays of Python objects too, from files that you trust: regular ones become fields, a dict "
-        "saved alone its keys; nothing but arrays and plain values is ever made of a pickle",
+        help="read arrays of Python objects too, from files that you trust: regular ones become fields, a "
+        "dict saved alone its keys; nothing but arrays and plain values is ever made of a pickle",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a store at OUT")
     parser.add_argument(
@@ -141,7 +143,8 @@ def run(arguments: argparse.Namespace) -> int:
     from mmapload.preprocessing import check_unfinished, execute
     from mmapload.progress import progress_to
 
-    plan = _plan(sources, out, arguments)
+    with telling("looking at the source", quiet=arguments.quiet):
+        plan = _plan(sources, out, arguments)
     check_unfinished(plan)  # before the plan is shown: it is refused
     if arguments.dry_run:
         if not arguments.quiet:
@@ -149,9 +152,16 @@ def run(arguments: argparse.Namespace) -> int:
         return 0 if plan.fits else 1
     if not arguments.quiet:
         print(printable(plan.describe(), keep="\n"), file=sys.stderr, flush=True)
-    result = execute(plan, progress_to(quiet=arguments.quiet))
+    again = shlex.join(["mmapload", *arguments.words])
+    with interruptible(f"to go on: {again}\n"):
+        try:
+            result = execute(plan, progress_to(quiet=arguments.quiet))
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(f"{interrupt or 'interrupted'}:\n  {again}") from None
     if not arguments.quiet:
-        print(printable(_summary(plan, result), keep="\n"))
+        from mmapload.cli.summary import summary
+
+        print(printable(summary(plan, result), keep="\n"))
     return 3 if result.skipped else 0
 
 
@@ -184,33 +194,3 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
         raise
     except ValueError as error:  # an option that does not fit the others, or the source
         raise UsageError(str(error)) from error
-
-
-def _summary(plan: PreprocessPlan, result: PreprocessResult) -> str:
-    from mmapload.cli.files import survey
-    from mmapload.preprocessing import skipped_path
-
-    layout = result.store.layout
-    on_disk = sum(survey(result.store, field).nbytes for field in layout.fields)
-    written = layout.samples if plan.samples is None else plan.samples  # of an append, those of its chunks
-    speed = layout.sample_nbytes * (written - len(result.skipped) - result.resumed_samples) / result.seconds
-    chunks = f"{layout.chunks:,} chunk{'s' * (layout.chunks > 1)}"
-    holds = f"{layout.samples:,} samples in {chunks}, {format_size(on_disk)}"
-    took = f"in {_duration(result.seconds)} ({speed / 1e6:,.0f} MB/s)"
-    lines = [f"{result.store.path}: {holds}, {took}"]
-    if result.resumed_samples:
-        lines.append(f"resumed: {result.resumed_samples:,} samples were there already")
-    for name, count in result.filled.items():
-        lines.append(f"filled: {name} in {count:,} of {layout.samples:,} samples")
-    if plan.passed_over:
-        lines.append(f"skipped {plan.passed_over} of the source")
-    if result.skipped:
-        total = layout.samples + len(result.skipped)
-        listed = skipped_path(result.store.path)
-        lines.append(f"left out {len(result.skipped):,} bad of {total:,} samples, listed in {listed}")
-    return "\n".join(lines)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(seconds, 60)
-    return f"{minutes:.0f} min {rest:.0f} s" if minutes else f"{rest:.1f} s"

@@ -106,6 +106,8 @@ class PreprocessPlan:
         Files of the source that were skipped: names that begin with a dot, and other suffixes.
     in_source : bool
         Whether `out` lies in a folder of the source, so that the next run comes across its files.
+    source_bytes : int or None
+        Bytes of the source's files; None where there are none.
     remarks : tuple of str
         What else was noticed of the source, to be told.
     first : int
@@ -129,6 +131,7 @@ class PreprocessPlan:
     hidden: int = 0
     foreign: int = 0
     in_source: bool = False
+    source_bytes: int | None = None
     remarks: tuple[str, ...] = ()
     first: int = 0
     ragged: Mapping[str, RaggedPlan] = field(default_factory=dict)

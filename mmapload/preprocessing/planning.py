@@ -122,6 +122,7 @@ def make_plan(
         foreign=opened.listing.foreign if opened.listing else 0,
         remarks=_remarks(opened),
         in_source=_lies_in(target, opened.folders),
+        source_bytes=opened.listing.stamps.nbytes if opened.listing and opened.listing.stamps else None,
         first=found.first,
         ragged=found.ragged,
         masks=masks,
