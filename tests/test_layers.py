@@ -33,7 +33,7 @@ LAYERS = [
     ["checksums", "mixedstate", "verifying"],
     ["store"],
     ["measures", "writer", "readers", "room", "schedule", "selection", "streams"],
-    ["preprocessing", "residency", "exporting"],
+    ["joining", "preprocessing", "residency", "exporting"],
     ["gather", "batches", "ranks", "checking"],
     ["windows", "subsets", "weights"],
     ["workers", "quality", "epochs", "following"],
