@@ -94,6 +94,11 @@ class FieldLayout:
         return self.meaning.numpy if self.meaning else self.dtype
 
     @property
+    def source_dtype(self) -> np.dtype[Any]:
+        """The same, but for bfloat16, which is told from uint16: what samples are read as."""
+        return self.meaning.carrier if self.meaning else self.dtype
+
+    @property
     def values_shape(self) -> tuple[int, ...]:
         """The shape of one sample's values: without the bytes of a text, which are stored as an axis."""
         return self.shape[: len(self.shape) - len(self.meaning.axes)] if self.meaning else self.shape

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["BFLOAT16", "DtypeNote", "FieldNote", "note_of", "parse_note"]
+__all__ = ["BFLOAT16", "DtypeNote", "FieldNote", "bytes_of", "note_of", "parse_note"]
 
 BFLOAT16: Final = np.dtype([("bfloat16", "<u2")])
 """Stands for bfloat16, which numpy lacks, while samples are read: its 16 bits, told from an integer's."""
@@ -117,6 +117,19 @@ class FieldNote:
         """
         ragged: dict[str, Any] = {"ragged": self.ragged} if self.ragged else {}
         return ragged | ({"dtype": self.dtype.dtype} if self.dtype else {})
+
+
+def bytes_of(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """See an array in C order as bytes; numpy gives no buffer of times, but a view.
+
+    Examples
+    --------
+    >>> bytes_of(np.array(1, "m8[s]")).tolist()
+    [1, 0, 0, 0, 0, 0, 0, 0]
+    """
+    if not array.flags.c_contiguous:
+        raise ValueError("the bytes of an array that is not in C order")
+    return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
 
 
 def note_of(dtype: np.dtype[Any]) -> DtypeNote | None:

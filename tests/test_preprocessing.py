@@ -165,13 +165,10 @@ def test_field_names_that_a_store_cannot_have_are_refused_with_the_renaming_to_t
     "value",
     [
         np.longdouble(1),
-        np.datetime64("2020-01-01"),
-        np.array("text"),
-        np.array(b"bytes"),
         np.array([None]),
         np.zeros(2, [("a", "i4"), ("b", "f4")]),
+        np.zeros(2, "V3"),
         2**70,
-        "text",
     ],
 )
 def test_types_that_a_store_cannot_hold_are_refused_by_name(tmp_path: Path, value: object) -> None:

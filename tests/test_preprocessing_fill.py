@@ -261,7 +261,7 @@ def test_every_other_mismatch_stays_an_error(tmp_path: Path, kind: Kind) -> None
         (lambda sample: sample.update(z=np.zeros(1)), "'z'"),
         (lambda sample: sample.update(y=np.zeros(5, "f4")), r"float32 \(5,\), expected float32 \(4,\)"),
         (lambda sample: sample.update(y=np.zeros(4, "f8")), r"float64 \(4,\), expected float32 \(4,\)"),
-        (lambda sample: sample.update(y=np.array(["a"])), "cannot hold|which a store cannot"),
+        (lambda sample: sample.update(y=np.array(["a"])), r"<U1 \(1,\), expected float32 \(4,\)|is <U1"),
     ]:
         values = lacking({1, 4})
         change(values[3])
@@ -291,11 +291,11 @@ def test_where_an_array_is_missing_the_error_says_how_to_fill_it(tmp_path: Path,
         (["y"], TypeError, "expected a mapping"),
         ("y=0", TypeError, "expected a mapping"),
         ({1: 0}, TypeError, "expected a mapping"),
-        ({"y": "0"}, ValueError, "'y': a store cannot hold dtype <U1"),
+        ({"y": "0"}, ValueError, "'y' is given as <U1 \\(\\), and in .* it is float32"),
         ({"y": None}, ValueError, "'y': a store cannot hold Python objects"),
         ({"y": np.ma.masked_array([1.0], mask=[True])}, ValueError, "'y': a store cannot hold a mask"),
-        ({"y": np.zeros(4, "M8[s]")}, ValueError, "'y': a store cannot hold dtype datetime64"),
-        ({"y": np.longdouble(0)}, ValueError, "'y': a store cannot hold dtype"),
+        ({"y": np.zeros(4, "M8[s]")}, ValueError, "'y' is given as datetime64\\[s\\] \\(4,\\), and in"),
+        ({"y": np.longdouble(0)}, ValueError, "'y': a store cannot hold .*differs from machine to machine"),
         ({"x": 300}, ValueError, "'x' is uint8, which cannot hold 300: it holds whole numbers from 0 to 255"),
         ({"x": -1}, ValueError, "cannot hold -1"),
         ({"x": 0.5}, ValueError, "cannot hold 0.5"),
@@ -359,8 +359,8 @@ def test_of_fields_that_are_swapped_or_nowhere_it_is_said_what_works(tmp_path: P
 @KINDS
 def test_bad_samples_are_left_out_and_others_filled(tmp_path: Path, kind: Kind) -> None:
     values = lacking({1, 4, 8})
-    values[0] = {"x": np.array(["text"])}
-    values[2]["y"] = np.array(["text"])
+    values[0] = {"x": np.zeros(1, [("structured", "f4")])}
+    values[2]["y"] = np.zeros(1, [("structured", "f4")])
     values[4]["x"] = np.zeros((3, 5), "f4")  # lacks y and is bad
     plan = plan_preprocess(
         kind(tmp_path, values),

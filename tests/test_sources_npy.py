@@ -67,10 +67,6 @@ def test_python_2_long_shapes_are_read():
     [
         (np.array([None]), "Python objects", "plain arrays of numbers"),
         (np.array({"a": 1}), "Python objects", "np.savez(path, **dict)"),
-        (np.array(["a", "bc"]), "text (dtype <U2)", "whole numbers"),
-        (np.array([b"abc"]), "text (dtype |S3)", "whole numbers"),
-        (np.array(["2020-01-01"], "M8[D]"), "times (dtype datetime64[D])", "view('int64')"),
-        (np.array([3], "m8[s]"), "times (dtype timedelta64[s])", "view('int64')"),
         (np.zeros(2, [("x", "u2"), ("t", "i8")]), "structured", "each of its fields"),
         (np.zeros(2, [("größe", "f4")]), "structured", "each of its fields"),
         (
@@ -79,6 +75,7 @@ def test_python_2_long_shapes_are_read():
             "each of its fields",
         ),
         (np.zeros(2, "V5"), "raw bytes", "uint8"),
+        (np.zeros(2, "V2"), "raw bytes", "bfloat16"),  # as numpy writes arrays of the package ml_dtypes
     ],
 )
 def test_dtypes_that_a_store_cannot_hold_are_refused_by_name(array, said, advice):
@@ -132,7 +129,7 @@ def test_a_header_beyond_the_limit_is_refused_with_the_limit():
         ("{'descr': 'q9', 'fortran_order': False, 'shape': (3,)}", "unknown"),
         ("{'descr': 7, 'fortran_order': False, 'shape': (3,)}", "unknown"),
         ("{'descr': ('<i4', (2,)), 'fortran_order': False, 'shape': (3,)}", "unknown"),
-        ("{'descr': '|a5', 'fortran_order': False, 'shape': (3,)}", "text (dtype |S5)"),
+        ("{'descr': '<U0', 'fortran_order': False, 'shape': (3,)}", "text of another kind (dtype <U0)"),
         ("{'descr': 'T', 'fortran_order': False, 'shape': (3,)}", "text"),
         ("{'descr': '1f4', 'fortran_order': False, 'shape': (3,)}", "structured"),
         ("{'descr': 'i4,f4', 'fortran_order': False, 'shape': (3,)}", "structured"),
@@ -208,6 +205,7 @@ def test_headers_of_real_files_say_what_numpy_reads(name):
 
 
 @pytest.mark.skipif(not os.path.isdir(REAL), reason="the real files are not on this machine")
-def test_a_real_file_of_text_is_refused_by_name():
+def test_the_header_of_a_real_file_of_text_is_read():
     with open(os.path.join(REAL, "numcodecs_U4_fortran.npy"), "rb") as file:
-        assert "text (dtype <U4)" in refusal(file.read())
+        header = parse(file.read())[1]
+    assert (str(header.spec), header.fortran) == ("<U4 (100, 10)", True)

@@ -465,7 +465,6 @@ def test_real_files_equal_what_numpy_loads(name):
     [
         ("ibl_alignment_data.npz", "brain_regions_ref", "Python objects"),
         ("imitation_pendulum_rollouts.npz", "infos", "Python objects"),
-        ("libnpy_test_compressed.npz", "unicode", "text"),
     ],
 )
 def test_real_files_with_what_a_store_cannot_hold_are_refused_and_the_rest_is_read(name, key, said):

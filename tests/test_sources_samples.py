@@ -124,8 +124,8 @@ def test_torch_tensors_are_taken_and_types_that_numpy_lacks_are_refused() -> Non
     place = np.empty((3, 2), np.int16)
     source.read(0, {"x": place})
     assert place.tolist() == [[0, 3], [1, 4], [2, 5]]
-    with pytest.raises(SourceError, match=r"member 'x': .*BFloat16"):
-        SequenceSource([{"x": torch.zeros(2, dtype=torch.bfloat16)}]).schema(0)
+    with pytest.raises(SourceError, match=r"member 'x': "):
+        SequenceSource([{"x": torch.zeros(2, dtype=torch.float8_e5m2)}]).schema(0)
 
 
 def test_an_iterable_keeps_the_samples_that_were_looked_at() -> None:
@@ -139,8 +139,8 @@ def test_an_iterable_without_a_sound_sample_is_refused() -> None:
     with pytest.raises(SourceError, match="no sample"):
         IterableSource([]).schema()
     with pytest.raises(SourceError, match=r"cannot hold.*no other sample is sound"):
-        IterableSource([{"x": "a"}, {"x": "b"}]).schema(skip=True)
-    source = IterableSource([{"x": "a"}, {"x": 1}])
+        IterableSource([{"x": None}, {"x": [None]}]).schema(skip=True)
+    source = IterableSource([{"x": None}, {"x": 1}])
     assert str(source.schema(skip=True)["x"]) == "int64 ()"
     assert len(list(source)) == 2
 

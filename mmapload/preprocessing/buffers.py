@@ -100,8 +100,8 @@ class BufferSets:
 def _memory(field: FieldLayout, longest: int) -> npt.NDArray[Any] | RaggedRows:
     try:
         if field.is_ragged:
-            return RaggedRows(field.dtype, longest, field.chunk_length, len(field.shape))
-        return np.empty((field.chunk_length, *field.shape), field.dtype)
+            return RaggedRows(field.source_dtype, longest, field.chunk_length, len(field.shape))
+        return np.empty((field.chunk_length, *field.values_shape), field.source_dtype)
     except (MemoryError, ValueError):  # ValueError: more than there are addresses
         raise MmaploadError(
             f"no memory for a chunk of field {field.name!r}: {field.chunk_length:,} samples of "
@@ -117,6 +117,7 @@ def chunk_rows(rows: Rows, samples: int, length: int) -> dict[str, npt.NDArray[A
         if isinstance(values, RaggedRows):
             found[name] = values.filled(samples)
         else:
-            values[samples:length] = 0
+            # As bytes: in text, 0 would be the digit.
+            values[samples:length].reshape(-1).view(np.uint8)[...] = 0
             found[name] = values[:length]
     return found

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from mmapload.notes import note_of
 from mmapload.sources.values import as_array, spec_of
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class StandIn:
         a complex number. An array whose elements differ is `{"sha256": ...}`, the hash of its bytes,
         little-endian and in C order.
         """
-        if self.array.ndim:
+        if self.array.ndim or self.array.dtype.kind not in "biufc":
             return {"sha256": hashlib.sha256(self.array.tobytes()).hexdigest()}
         value = self.array[()]
         return [_noted(value.real), _noted(value.imag)] if self.array.dtype.kind == "c" else _noted(value)
@@ -163,6 +164,11 @@ def exactly(field: str, value: Number, dtype: np.dtype[Any]) -> npt.NDArray[Any]
     Traceback (most recent call last):
     ValueError: fill: 'label' is uint8, which cannot hold 300: it holds whole numbers from 0 to 255
     """
+    if dtype.kind not in "biufc":
+        kind = note_of(dtype) or dtype.name
+        raise ValueError(
+            f"fill: {field!r} is {kind}, for which no number stands in: give an array, in Python"
+        )
     found = None
     if not isinstance(value, complex) or dtype.kind == "c":
         try:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, cast
 
 from mmapload.codecs import codec_named
 from mmapload.layout import FieldLayout, StoreLayout, chunk_length_for
+from mmapload.notes import note_of
 from mmapload.sizes import format_size
 from mmapload.writer.checksums import checksums_nbytes
 
@@ -173,10 +174,13 @@ class PreprocessPlan:
 
     def _field(self, name: str, length: int) -> FieldLayout:
         spec, ragged = self.schema[name], self.ragged.get(name)
-        codec = codec_named(self.options.codec, spec.dtype.itemsize)
+        meaning = note_of(spec.dtype)
+        dtype, axes = (meaning.stored, meaning.axes) if meaning else (spec.dtype, ())
+        codec = codec_named(self.options.codec, dtype.itemsize)
         if ragged is None:
-            return FieldLayout(name, spec.dtype, spec.shape, length, codec)
-        return FieldLayout(name, spec.dtype, (-1,) * ragged.axes, length, codec, ragged.piece_length)
+            return FieldLayout(name, dtype, (*spec.shape, *axes), length, codec, meaning=meaning)
+        shape = (-1,) * ragged.axes
+        return FieldLayout(name, dtype, shape, length, codec, ragged.piece_length, meaning)
 
     def field_nbytes(self, name: str) -> int:
         """Return the bytes of one sample of a field, of a ragged one on average."""

@@ -13,6 +13,7 @@ from mmapload.errors import MmaploadError
 from mmapload.fieldnames import check_field_names
 from mmapload.layout import CORE_DTYPES
 from mmapload.metadata import MAX_LENGTH
+from mmapload.notes import note_of
 from mmapload.preprocessing.appending import appending_plan, open_extension
 from mmapload.preprocessing.fill import check_fill
 from mmapload.preprocessing.opening import open_source, parse_fields
@@ -235,12 +236,12 @@ def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -
     problems += [
         f"field {name!r} has dtype {spec.dtype}, which a store cannot hold; it holds {', '.join(CORE_DTYPES)}"
         for name, spec in schema.items()
-        if spec.dtype.name not in CORE_DTYPES
+        if spec.dtype.name not in CORE_DTYPES and note_of(spec.dtype) is None
     ]
     problems += [
         f"field {name!r} has {len(spec.shape)} axes, and a store holds at most {_MOST_AXES}: reshape it"
         for name, spec in schema.items()
-        if len(spec.shape) > _MOST_AXES
+        if len(spec.shape) > _MOST_AXES - spec.is_text
     ]
     if problems:
         others = [name for name in schema if not check_field_names([name])]

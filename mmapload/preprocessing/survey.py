@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mmapload.errors import SourceError
 from mmapload.preprocessing.fill import StandIn, stand_in
 from mmapload.preprocessing.ragged import AUTO, survey_shapes
+from mmapload.preprocessing.widths import widened
 from mmapload.sources.grouped import grouped
 from mmapload.sources.samples import IterableSource
 from mmapload.writer.names import name_nbytes, names_nbytes
@@ -98,6 +99,8 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
         for name, spec in schema.items()
         if name in fill
     }
+    if not isinstance(source, IterableSource):
+        schema = widened(source, index, schema, _heads(source, range(len(source))), skip=skip)
     ragged: Mapping[str, RaggedPlan] = {}
     if options.ragged and not isinstance(source, IterableSource):
         ragged = survey_shapes(source, index, schema, options.ragged, stand_ins, skip=skip)
@@ -197,4 +200,8 @@ def _with_fill(
 
 
 def _is_like(one: ArraySpec, other: ArraySpec, *, ragged: bool) -> bool:
-    return one == other or (ragged and one.dtype == other.dtype and len(one.shape) == len(other.shape))
+    return (
+        one.holds(other)
+        or other.holds(one)
+        or (ragged and one.dtype == other.dtype and len(one.shape) == len(other.shape))
+    )

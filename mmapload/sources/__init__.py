@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from mmapload.notes import note_of
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
@@ -21,7 +23,7 @@ class ArraySpec:
     Attributes
     ----------
     dtype : numpy.dtype
-        In native byte order.
+        In native byte order; `notes.BFLOAT16` for bfloat16.
     shape : tuple of int
         Shape of one sample's array, C order; `()` for a scalar.
     """
@@ -37,8 +39,28 @@ class ArraySpec:
             count *= length
         return count
 
+    @property
+    def is_text(self) -> bool:
+        """Whether the elements are text or byte strings, of a fixed length that differs between samples."""
+        return self.dtype.kind in "US"
+
+    def holds(self, other: ArraySpec) -> bool:
+        """Say whether an array of this kind takes one of the other kind, each bit of it.
+
+        Examples
+        --------
+        >>> wide, narrow, number = (ArraySpec(np.dtype(each), (2,)) for each in ("<U7", "<U3", "f4"))
+        >>> wide.holds(narrow), narrow.holds(wide), wide.holds(number)
+        (True, False, False)
+        """
+        return self == other or (
+            self.is_text
+            and (self.shape, self.dtype.kind) == (other.shape, other.dtype.kind)
+            and self.dtype.itemsize >= other.dtype.itemsize
+        )
+
     def __str__(self) -> str:
-        return f"{self.dtype.name} {self.shape}"
+        return f"{note_of(self.dtype) or self.dtype.name} {self.shape}"
 
 
 class IndexedSource(Protocol):

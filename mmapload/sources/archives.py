@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from mmapload.errors import SourceError, shown
+from mmapload.notes import bytes_of
 from mmapload.sources import ArraySpec
 from mmapload.sources.absent import selection_advice
 from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
@@ -212,13 +213,18 @@ def read_array(npz: Npz, field: str, member: Member, into: npt.NDArray[Any]) -> 
     before = member.size - into.nbytes
     header = None
     if 0 < before <= MAX_HEADER + 12:
-        payload = np.frombuffer(into, np.uint8) if into.nbytes else np.empty(0, np.uint8)
+        payload = bytes_of(into)
         first = read_member(npz.fd, npz.path, member, payload)
         if header_length(first, npz.path, member.name) == before:
             header = parse_header(first, npz.path, member.name)
     if header is None or header.spec != expected:
         found = header_of(npz, member).spec
-        raise SourceError(npz.path, member.name, f"field {field!r} is {found}, expected {expected}")
+        if found == expected or not expected.holds(found):
+            raise SourceError(npz.path, member.name, f"field {field!r} is {found}, expected {expected}")
+        narrow = np.empty(found.shape, found.dtype)  # text that is shorter than the longest of all samples
+        read_array(npz, field, member, narrow)
+        into[...] = narrow
+        return
     if header.fortran:
         transposed = into.reshape(into.shape[::-1]).T
         np.copyto(into, transposed.copy())

@@ -14,6 +14,7 @@ import numpy as np
 from isal import isal_zlib
 
 from mmapload.errors import SourceError
+from mmapload.notes import bytes_of
 from mmapload.sources import ArraySpec
 from mmapload.sources.archives import member_header
 from mmapload.sources.npyfiles import npy_header
@@ -154,10 +155,15 @@ class Reading:
         """
         if not into.nbytes:
             return
+        if into.dtype != self._column.spec.dtype:
+            narrow = np.empty(into.shape, self._column.spec.dtype)  # text, shorter than in other files
+            self.rows(start, narrow)
+            into[...] = narrow
+            return
         if self._column.fortran:
             self._strands(start, into)
         else:
-            self._stretch(start * self._column.spec.nbytes, np.frombuffer(into, np.uint8))
+            self._stretch(start * self._column.spec.nbytes, bytes_of(into))
         if self._column.swapped:
             into.byteswap(inplace=True)
 

@@ -180,7 +180,7 @@ def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
         dtype = np.dtype(_BYTES.sub(r"\1S", descr))
     except Exception:  # noqa: BLE001 - numpy parses it, and raises TypeError, ValueError, SyntaxError and more
         raise _HeaderError(f"its .npy header has the dtype {shown(descr)}, which is unknown") from None
-    if (dtype.kind, dtype.itemsize) in _DTYPES:
+    if (dtype.kind, dtype.itemsize) in _DTYPES or (dtype.kind in "USMm" and dtype.itemsize):
         return dtype
     raise _HeaderError(_refusal(*_reason(dtype, shape)))
 
@@ -191,15 +191,16 @@ def _refusal(what: str, advice: str) -> str:
 
 def _reason(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, str]:
     if dtype.kind in "UST":
-        return f"text (dtype {dtype.str})", "save it as whole numbers, such as class numbers or uint8 codes"
+        return f"text of another kind (dtype {dtype.str})", "save it as array.astype(str)"
     if dtype.hasobject:
         advice = "save plain arrays of numbers, one under each key, and texts with np.array(..., dtype=str)"
         if shape == ():
             advice = "save plain arrays of numbers, one under each key: a dict with np.savez(path, **dict)"
         advice += "; --allow-pickle takes regular ones from files that you trust"
         return f"an object array, Python objects in a pickle (dtype object, shape {shown(shape)})", advice
-    if dtype.kind in "Mm":
-        return f"times (dtype {dtype.name})", "save array.view('int64')"
     if dtype.kind in "fc":
         return f"{dtype.name}, which differs from machine to machine", "save it as float64 or complex128"
+    if dtype.itemsize == 2:
+        advice = "save bfloat16, which numpy writes so, as array.view('uint16') or array.astype('float32')"
+        return f"raw bytes (dtype {dtype.str})", advice
     return f"raw bytes (dtype {dtype.str})", "save them as uint8"

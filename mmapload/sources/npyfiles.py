@@ -11,6 +11,7 @@ import numpy as np
 from isal import isal_zlib
 
 from mmapload.errors import SourceError
+from mmapload.notes import bytes_of
 from mmapload.sources import ArraySpec
 from mmapload.sources.absent import absent_fields, fill_advice
 from mmapload.sources.archives import listed, opened_file, selected
@@ -212,10 +213,17 @@ class NpySource:
 def _read_array(fd: int, path: str, start: int, field: str, header: Header, into: npt.NDArray[Any]) -> None:
     expected = ArraySpec(into.dtype, into.shape)
     if header.spec != expected:
-        raise SourceError(path, None, f"field {field!r} is {header.spec}, expected {expected}")
+        if not expected.holds(header.spec):
+            raise SourceError(path, None, f"field {field!r} is {header.spec}, expected {expected}")
+        narrow = np.empty(
+            header.spec.shape, header.spec.dtype
+        )  # text shorter than the longest of all samples
+        _read_array(fd, path, start, field, header, narrow)
+        into[...] = narrow
+        return
     if not into.nbytes:
         return
-    payload = np.frombuffer(into, np.uint8)
+    payload = bytes_of(into)
     filled = 0
     while filled < payload.nbytes:
         got = os.preadv(fd, [payload[filled:]], start + filled)

@@ -113,7 +113,7 @@ def _compared(
             f"select those that all files have, --fields a,b; {fill_advice([*missing, *extra])}",
         )
     for field, column in columns.items():
-        if column.spec != expected[field]:
+        if not expected[field].holds(column.spec):
             raise SourceError(
                 path, column.name, f"rows of {field!r} are {column.spec}, expected {expected[field]}"
             )

@@ -10,6 +10,7 @@ import numpy as np
 
 from mmapload.errors import SourceError
 from mmapload.layout import CORE_DTYPES
+from mmapload.notes import BFLOAT16, note_of
 from mmapload.sources import ArraySpec
 from mmapload.sources.absent import absent_fields, fill_advice, selection_advice
 from mmapload.sources.named import named
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-__all__ = ["as_array", "names_in", "select", "spec_of", "specs_of", "store_sample", "take_array"]
+__all__ = ["as_array", "names_in", "refused", "select", "spec_of", "specs_of", "store_sample", "take_array"]
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:
@@ -34,7 +35,30 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     if isinstance(value, np.ma.MaskedArray) or (isinstance(value, list | tuple) and _holds_masks(value)):
         raise TypeError("a store cannot hold a mask: fill it in (array.filled), or give it a name of its own")
     detach = getattr(value, "detach", None)
-    return np.asarray(value if detach is None else detach())
+    if str(getattr(value, "dtype", "")).endswith("bfloat16"):
+        return _bfloat16(value if detach is None else detach())
+    array = np.asarray(value if detach is None else detach())
+    if array.dtype.kind in "US" and isinstance(value, list | tuple):
+        _expect_text(value, str if array.dtype.kind == "U" else bytes)
+    return array
+
+
+def _bfloat16(value: Any) -> npt.NDArray[Any]:
+    """Take a tensor of torch, or an array of the package ml_dtypes, for its bits."""
+    if not isinstance(value, np.ndarray | np.generic):
+        # Without an import of torch: a tensor has a dtype to ask for.
+        value = np.asarray(value.view(value.new_empty(0).short().dtype))
+    return np.asarray(value).view(np.uint16).view(BFLOAT16)
+
+
+def _expect_text(values: Iterable[Any], kind: type) -> None:
+    """Refuse nested lists of text in which there is anything else, which numpy would write out as text."""
+    for each in values:
+        if isinstance(each, list | tuple):
+            _expect_text(each, kind)
+        elif not isinstance(each, kind) and getattr(getattr(each, "dtype", None), "kind", "") not in "US":
+            what = f"{kind.__name__} and {type(each).__name__}"
+            raise TypeError(f"a list with both {what}: make two fields of it")
 
 
 def _holds_masks(values: Iterable[Any]) -> bool:
@@ -58,16 +82,37 @@ def spec_of(array: npt.NDArray[Any]) -> ArraySpec:
     >>> str(spec_of(np.zeros((2, 3), ">f4")))
     'float32 (2, 3)'
     """
-    dtype = _core_dtype(array.dtype)
+    dtype = _storable(array.dtype)
     if dtype is None:
-        what = "Python objects (dtype object)" if array.dtype.hasobject else f"dtype {array.dtype}"
-        raise ValueError(f"a store cannot hold {what}; it holds numbers and bool: {', '.join(CORE_DTYPES)}")
+        raise ValueError(f"a store cannot hold {refused(array.dtype)}")
     return ArraySpec(dtype, array.shape)
 
 
+def refused(dtype: np.dtype[Any]) -> str:
+    """Name a dtype that a store cannot hold, and say what to do instead.
+
+    Examples
+    --------
+    >>> print(refused(np.dtype([("x", "f4"), ("y", "f4")])))
+    a structured dtype: give each of its fields ('x', 'y') an array and a name of its own
+    """
+    if dtype.names:
+        shown_names = ", ".join(map(repr, dtype.names[:8]))
+        return f"a structured dtype: give each of its fields ({shown_names}) an array and a name of its own"
+    if dtype.hasobject:
+        return "Python objects (dtype object): give plain arrays of numbers or text"
+    if dtype.kind in "fc":
+        return f"{dtype.name}, which differs from machine to machine: give it as float64 or complex128"
+    advice = "give it as uint8, or as one of the types that numpy and torch compute with"
+    return f"dtype {dtype}: {advice} ({', '.join(CORE_DTYPES)}, bfloat16, times and text)"
+
+
 @lru_cache(maxsize=64)  # numpy takes longer to name a dtype than to copy a small array
-def _core_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
-    return CORE_DTYPES.get(dtype.name) if dtype.kind in "biufc" else None
+def _storable(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    if dtype.kind in "biufc":
+        return CORE_DTYPES.get(dtype.name)
+    note = note_of(dtype)
+    return note.carrier if note else None
 
 
 def specs_of(sample: Any, where: str, optional: Collection[str] = ()) -> dict[str, ArraySpec]:
@@ -179,10 +224,21 @@ def store_sample(
             continue
         array, found = take_array(sample, name, where)
         expected = ArraySpec(place.dtype, place.shape)
-        if found != expected:
-            raise SourceError(where, name, f"{found}, expected {expected} as in the first sample")
+        if not expected.holds(found):
+            raise SourceError(
+                where, name, f"{found}, expected {expected} as in the first sample{_wider(found, expected)}"
+            )
         place[...] = array
     return absent
+
+
+def _wider(found: ArraySpec, expected: ArraySpec) -> str:
+    if not found.holds(expected):
+        return ""
+    return (
+        "; of an iterable the first sample says how long text may be: give numpy.array(text, '<U64') there, "
+        "or make it a sequence (which is gone through twice), such as a list"
+    )
 
 
 def select(sample: Any, fields: Mapping[str, str] | None, where: str, optional: Collection[str] = ()) -> Any:
