@@ -61,8 +61,10 @@ class Weights:
         step, rest = divmod(total, self.length)
         turns = np.arange(self.length)
         points = turns * step + shift + (turns * rest + shift_rest) // self.length
-        samples: NDArray[np.int64] = permuted[np.searchsorted(sums, points, "right")]
-        samples.sort()
+        # A sample comes as often as points fall into its stretch, which ends where its sum does.
+        counts = np.empty_like(permuted)
+        counts[permuted] = np.diff(np.searchsorted(points, sums), prepend=0)
+        samples: NDArray[np.int64] = np.repeat(np.arange(len(counts)), counts)
         return samples
 
     def digest(self) -> bytes:

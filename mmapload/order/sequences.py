@@ -97,8 +97,15 @@ class ChosenSequence:
 
     def stored(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the position of the sample at every place."""
-        slots = self.slots(places)
-        return self.first(slots) + (places - self.opening(slots))
+        openings, firsts = self._both()
+        low, high = self.slots(np.array([places.min(), places.max()])).tolist()
+        moved = firsts[low : high + 1] - openings[low : high + 1]
+        begin, end = int(openings[low]), int(openings[high + 1])
+        if end - begin <= 4 * places.size:  # a table of all in between is found in sooner
+            stored = np.repeat(moved, np.diff(openings[low : high + 2]))
+            found: NDArray[np.int64] = stored[places - begin] + places
+            return found
+        return moved[np.searchsorted(openings[low : high + 1], places, "right") - 1] + places
 
     def _both(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the first place of every slot, and the position of its first sample."""

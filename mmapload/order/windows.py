@@ -113,11 +113,11 @@ class WindowArrangement:
         """Return where in its lane, before windows are permuted, the sample at every position stands."""
         first = int(positions.min()) // self._window
         last = int(positions.max()) // self._window
-        if self._copies is not None:
-            apart = [self._kept_apart(lane, window, self._copies) for window in range(first, last + 1)]
-            return np.concatenate(apart)[positions - first * self._window]
         if self.grain > 1:
-            return self._table(lane, first, last)[positions - first * self._window]
+            table = self._table(lane, first, last)
+            if self._copies is not None:
+                table = self._kept_apart(lane, first * self._window, table, self._copies)
+            return table[positions - first * self._window]
         found = positions.copy()
         if self._window > 1:
             windows = positions // self._window
@@ -130,6 +130,17 @@ class WindowArrangement:
     def _table(self, lane: int, first: int, last: int) -> NDArray[np.int64]:
         """Permute windows `first` to `last` whole."""
         key = self._key(lane)
+        if self._window > SORT_LIMIT:  # only where copies are kept apart
+            starts = range(
+                first * self._window, min((last + 1) * self._window, self.length(lane)), self._window
+            )
+            sizes = [min(self._window, self.length(lane) - start) for start in starts]
+            return np.concatenate(
+                [
+                    bijection(size, key, start // self._window).forward(np.arange(size)) + start
+                    for start, size in zip(starts, sizes, strict=True)
+                ]
+            )
         whole = min(last + 1, self.length(lane) // self._window)
         windows = np.arange(first, whole, dtype=np.uint64)
         table = sorted_permutations(self._window, key, windows)
@@ -140,25 +151,31 @@ class WindowArrangement:
         short = sorted_permutations(self.length(lane) - start, key, np.array([last], np.uint64))
         return np.concatenate([table.ravel(), short[0] + start])
 
-    def _kept_apart(self, lane: int, window: int, chosen: Chosen) -> NDArray[np.int64]:
-        """Permute a window whose samples come several times: the copies of one are evenly far apart.
+    def _kept_apart(
+        self, lane: int, start: int, table: NDArray[np.int64], chosen: Chosen
+    ) -> NDArray[np.int64]:
+        """Order windows whose samples come several times: the copies of one are evenly far apart.
 
         The samples are permuted with their copies side by side, and then dealt in turn to equal stretches of
         the window, one more than there are copies of any.
         """
-        start = window * self._window
-        size = min(self._window, self.length(lane) - start)
-        places = np.arange(size)
-        numbers = chosen.numbers(self._sequence.stored(self._start(lane) + start + places))
-        begins = np.flatnonzero(np.diff(numbers, prepend=-1) != 0)
-        copies = np.diff(begins, append=size)
-        rank = bijection(size, self._key(lane), window).inverse(np.repeat(begins, copies))
-        listed = np.argsort(rank, kind="stable")
-        stretches = min(size, int(copies.max()) + 1)
-        height, more = divmod(size, stretches)
-        row, column = np.divmod(places, stretches)
-        found = np.empty_like(places)
-        found[column * height + np.minimum(column, more) + row] = start + listed
+        places = np.arange(start, start + len(table))
+        numbers = chosen.numbers(self._sequence.stored(self._start(lane) + places))
+        new = np.empty(len(table), bool)
+        np.not_equal(numbers[1:], numbers[:-1], out=new[1:])
+        new[:: self._window] = True
+        begins = np.flatnonzero(new)
+        copies = np.zeros(len(table), np.int64)  # at the first place of every sample in its window
+        copies[begins] = np.diff(begins, append=len(table))
+        # In the order of the permuted first places, each followed by its copies.
+        times = copies[table - start]
+        listed = np.repeat(table - (np.cumsum(times) - times), times) + (places - start)
+        found = np.empty_like(listed)
+        whole = len(table) // self._window * self._window
+        for low, high in ((0, whole), (whole, len(table))):
+            if low < high:
+                size = min(self._window, high - low)
+                _deal(*(each[low:high].reshape(-1, size) for each in (listed, copies, found)))
         return found
 
     def _permutation(self, lane: int, window: int) -> Bijection:
@@ -173,3 +190,13 @@ class WindowArrangement:
         if lane not in self._keys:
             self._keys[lane] = stream_key(self._seed, self._epoch, Purpose.WINDOW, lane)
         return self._keys[lane]
+
+
+def _deal(listed: NDArray[np.int64], copies: NDArray[np.int64], found: NDArray[np.int64]) -> None:
+    """Deal the places of windows, each a row, to stretches: one more than any sample has copies."""
+    windows, size = listed.shape
+    stretches = np.minimum(size, copies.max(axis=1, keepdims=True) + 1)
+    height, more = np.divmod(size, stretches)
+    row, column = np.divmod(np.arange(size), stretches)
+    row += column * height + np.minimum(column, more)
+    found[np.arange(windows)[:, np.newaxis], row] = listed
