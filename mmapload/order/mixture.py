@@ -128,23 +128,33 @@ class MixedOrder:
             samples, visits = np.empty_like(whose), np.empty_like(whose)
             begins, ends = self.turns.counts(low * size), self.turns.counts(high * size)
             for store, (begin, end) in enumerate(zip(begins, ends, strict=True)):
-                mine = whose == store
-                samples[mine], visits[mine] = self._drawn(store, begin, end, latest)
+                mine = np.flatnonzero(whose == store)
+                self._draw(store, begin, end, latest, mine, samples, visits)
             columns = (each.reshape(-1, size) for each in (whose, samples, visits))
             yield from map(Mixture, *columns)
 
-    def _drawn(
-        self, store: int, begin: int, end: int, latest: dict[int, EpochOrder]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the samples of a store's turns, and the epochs of its own that they come in."""
-        visits, positions = np.divmod(np.arange(begin, end), self.parts[store].geometry.samples)
-        samples = np.empty_like(positions)
-        for visit in np.unique(visits).tolist():
+    def _draw(
+        self,
+        store: int,
+        begin: int,
+        end: int,
+        latest: dict[int, EpochOrder],
+        places: NDArray[np.int64],
+        samples: NDArray[np.int64],
+        visits: NDArray[np.int64],
+    ) -> None:
+        """Put the samples of a store's turns, and the epochs of its own they come in, at their places."""
+        length = self.parts[store].geometry.samples
+        low = begin
+        while low < end:
+            visit, position = divmod(low, length)
             if store not in latest or latest[store].epoch != visit:
                 latest[store] = self.of_store(store, visit)
-            inside = visits == visit
-            samples[inside] = latest[store].at(positions[inside])
-        return samples, visits
+            count = min(end - low, length - position)
+            at = places[low - begin : low - begin + count]
+            samples[at] = latest[store].at(np.arange(position, position + count))
+            visits[at] = visit
+            low += count
 
     def uses(self, store: int, start: int, stop: int) -> Iterator[Use]:
         """Yield what is read of a store at steps `start` up to `stop`, by rising first step.
