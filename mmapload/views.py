@@ -16,6 +16,7 @@ from mmapload.order import Geometry
 from mmapload.ranks import processes_here
 from mmapload.readers import reader_for
 from mmapload.residency import Residency
+from mmapload.room import most_chunks
 from mmapload.selection import chosen_fields
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
@@ -54,6 +55,7 @@ class StoreView:
         self.store = open_store(path)
         self.fields = chosen_fields(self.store, fields)
         self.store.expect_all_files(self.fields)
+        self._chunk_sizes: NDArray[np.int64] | None = None
         self.memory = resolve_budget(memory)
         if self.memory < self.chunk_nbytes:
             for field in self.fields:
@@ -113,8 +115,23 @@ class StoreView:
 
     @property
     def chunk_nbytes(self) -> int:
-        """Decoded bytes of one chunk of the chosen fields."""
-        return sum(field.chunk_nbytes for field in self.fields)
+        """Decoded bytes of one chunk of the chosen fields; the largest where they differ."""
+        sizes = self._sizes
+        return sizes if isinstance(sizes, int) else int(sizes.max())
+
+    @property
+    def _sizes(self) -> int | NDArray[np.int64]:
+        """Decoded bytes of a chunk: one number for all, or each chunk's own where a field is ragged."""
+        if not any(field.is_ragged for field in self.fields):
+            return sum(field.chunk_nbytes for field in self.fields)
+        if self._chunk_sizes is None:
+            self._chunk_sizes = self.store.chunk_nbytes(self.fields)
+        return self._chunk_sizes
+
+    @property
+    def sample_nbytes(self) -> int:
+        """Bytes of a sample of the chosen fields; on average where they differ."""
+        return sum(map(self.store.sample_nbytes, self.fields))
 
     @property
     def is_raw(self) -> bool:
@@ -136,11 +153,14 @@ class StoreView:
     @property
     def chunks_held(self) -> int:
         """Number of chunks that a process which reads may hold."""
-        return max(1, min(self.chunks, self._share // max(1, self.chunk_nbytes)))
+        return max(1, min(self.chunks, most_chunks(self._sizes, self._share)))
 
     @property
     def _all_nbytes(self) -> int:
-        return self.chunks * self.chunk_nbytes
+        sizes = self._sizes
+        if isinstance(sizes, int):
+            return self.chunks * sizes
+        return int((sizes if self.chosen is None else sizes[np.asarray(self.chosen.chunks)]).sum())
 
     @property
     def residency(self) -> Residency:
@@ -157,11 +177,10 @@ class StoreView:
         # untouched: taking it apart would need those locks.
         self._inherited = found
         exceeds = self.exceeds_memory
-        reader = reader_for(
-            self.store, self.fields, self._checks, drop_behind=exceeds, held=self.chunks_held
-        )
-        residency = Residency(reader, self.chunk_nbytes, self.chunks, self._share)
-        self._reading = made = BatchReader(residency, self.fields, self.store.layout.chunk_length)
+        reader = reader_for(self.store, self.fields, self._checks, drop_behind=exceeds, held=self.chunks_held)
+        residency = Residency(reader, self._sizes, self.chunks, self._share)
+        ragged = sum(self.store.sample_nbytes(field) for field in self.fields if field.is_ragged)
+        self._reading = made = BatchReader(residency, self.fields, self.store.layout.chunk_length, ragged)
         return made
 
     def part(self, positions: Chosen, portion: float = 1.0) -> Any:
@@ -188,7 +207,7 @@ class StoreView:
         state = self.__dict__.copy()
         state.pop("_inherited", None)
         state["_checks"] = self._checks.verify
-        state["_reading"] = None
+        state["_reading"] = state["_chunk_sizes"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -33,7 +33,7 @@ LAYERS = [
     ["checksums", "mixedstate", "verifying"],
     ["store"],
     ["measures", "writer", "readers", "room", "schedule", "selection", "streams"],
-    ["joining", "preprocessing", "residency", "exporting"],
+    ["forms", "joining", "preprocessing", "residency", "exporting"],
     ["gather", "batches", "ranks", "checking"],
     ["windows", "subsets", "weights"],
     ["workers", "quality", "epochs", "following"],
@@ -53,7 +53,7 @@ LAYERS = [
 OWNERS = {
     "torch": {
         *("batches", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
-        *("batchsampler", "bench", "resuming", "mixed", "mixing", "sources.torchfiles"),
+        *("batchsampler", "bench", "forms", "resuming", "mixed", "mixing", "sources.torchfiles"),
     },
     "zarr": {"writer", "sources.zarr"},
     "h5py": {"sources.hdf5"},
