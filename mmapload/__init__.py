@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         StoreNotFoundError,
         WorkerError,
     )
+    from mmapload.exporting import ExportResult, export
     from mmapload.loader import ChunkDataLoader
     from mmapload.mixed import MixedDataset
     from mmapload.mixing import MixedBatchSampler
@@ -39,6 +40,7 @@ __all__ = [
     "ChunkDataset",
     "ChunkError",
     "ChunkSampler",
+    "ExportResult",
     "LayoutError",
     "LoaderPlan",
     "LoaderStats",
@@ -52,6 +54,7 @@ __all__ = [
     "StoreNotFoundError",
     "WorkerError",
     "check",
+    "export",
     "open_store",
     "preprocess",
     "shuffle_quality",
@@ -65,6 +68,7 @@ _HOME: Final = {
     "ChunkDataLoader": "loader",
     "ChunkDataset": "dataset",
     "ChunkSampler": "samplers",
+    "ExportResult": "exporting",
     "LoaderPlan": "plans",
     "LoaderStats": "stats",
     "MixedBatchSampler": "mixing",
@@ -72,6 +76,7 @@ _HOME: Final = {
     "ShuffleQuality": "quality",
     "Store": "store",
     "check": "checking",
+    "export": "exporting",
     "open_store": "store",
     "preprocess": "preprocessing",
     "shuffle_quality": "quality",

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from mmapload import __version__
-from mmapload.cli import bench, check, info, preprocess, shuffle_report, verify
+from mmapload.cli import bench, check, export, info, preprocess, shuffle_report, verify
 from mmapload.cli.parsing import UsageError
 from mmapload.errors import MmaploadError, printable
 
@@ -27,6 +27,7 @@ _COMMANDS: Final = {
     "check": check,
     "info": info,
     "verify": verify,
+    "export": export,
     "bench": bench,
     "shuffle-report": shuffle_report,
 }
@@ -42,6 +43,7 @@ examples:
   mmapload preprocess train/ train.mml --batch-size 32
   mmapload info train.mml
   mmapload verify train.mml
+  mmapload export train.mml train-npz/
   mmapload bench train.mml --source train/
   mmapload shuffle-report train.mml --label class
 

@@ -141,7 +141,7 @@ def decode_image(file: BinaryIO, path: str, member: str | None = None) -> npt.ND
         with image_module.open(file) as image:
             _check(image, path, member)
             if image.mode == "1":
-                return np.asarray(image).view(np.uint8) != 0  # Pillow has 255 for True
+                return np.not_equal(np.asarray(image).view(np.uint8), 0)  # Pillow has 255 for True
             if image.mode not in {"P", "PA"}:
                 return np.asarray(image)
             transparent = image.mode == "PA" or "transparency" in image.info
