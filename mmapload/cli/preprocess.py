@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "HELP", "USAGE", "add_arguments", "run"]
 
-HELP: Final = "write .npz files into a store"
+HELP: Final = "write .npz files, or those of other kinds, into a store"
 USAGE: Final = "mmapload preprocess SOURCE... OUT --batch-size B [options]"
 DESCRIPTION: Final = """\
-Write .npz files, each of them one sample of named arrays, into a store.
+Write .npz files, each of them one sample of named arrays, into a store; or .npy, HDF5 (.h5), WebDataset
+(.tar), .pt, .safetensors and MATLAB (.mat) files, Zarr folders, or images, whose folders are their classes.
 
-SOURCE is a folder (with all folders below it), an .npz file, or a glob in quotes; samples stand in the
+SOURCE is a folder (with all folders below it), a file, or a glob in quotes; samples stand in the
 natural order of their paths. The sources are only read. An interrupted run leaves .OUT.partial beside
 OUT, and the same command continues it; OUT appears when it is whole."""
 EXAMPLES: Final = """\
@@ -36,6 +37,8 @@ examples:
   mmapload preprocess day2/ train.mml --batch-size 32 --append
   mmapload preprocess mnist.npz train.mml --batch-size 256 --samples rows --fields 'x_train=x,y_train=y'
   mmapload preprocess all.npz train.mml --batch-size 32 --samples rows --take split.npz:train
+  mmapload preprocess train.h5 train.mml --batch-size 32 --samples rows
+  mmapload preprocess 'shards/*.tar' out.mml --batch-size 32 --fields jpg=image,cls=label
   mmapload preprocess --list files.txt out.mml --batch-size 8 --fields 'image,enc/W=weights'"""
 
 _CODECS: Final = ("raw", "zstd", "blosc-lz4", "blosc-zstd")  # those of `codecs`, whose import takes time
