@@ -226,7 +226,7 @@ def _samples(store: Store, chunk: int) -> Iterator[Mapping[str, npt.NDArray[Any]
     masks = masks if isinstance(masks, dict) else {}
     for row in range(layout.chunk_samples(chunk)):
         yield {
-            field.name: field.values(np.asarray(values[field.name][row], order="C"))
+            field.name: np.asarray(values[field.name][row], None if field.is_ragged else field.values_dtype)
             for field in layout.fields
             if field.name not in masks.values()
             and not (masks.get(field.name) in values and not values[masks[field.name]][row])

@@ -90,6 +90,33 @@ def test_big_endian_and_fortran_arrays_come_out_equal(tmp_path):
     )
 
 
+def test_text_times_ragged_and_optional_fields_come_out_equal(tmp_path):
+    texts = [
+        {
+            "text": np.array("é" * (i + 1)),
+            "bytes": np.array([b"ab" * i + b"c"]),
+            "day": np.datetime64("2020-01-01", "D") + np.arange(2) + i,
+            "span": np.timedelta64(i, "ms"),
+        }
+        for i in range(5)
+    ]
+    ragged = [{"r": np.arange(2.0 * i).reshape(i, 2), "x": np.arange(2)} for i in range(5)]
+    optional = [{"x": np.arange(2)} | ({"o": np.arange(3)} if i % 2 else {}) for i in range(5)]
+    for number, (values, options) in enumerate(
+        [(texts, {}), (ragged, {"ragged": ["r"]}), (optional, {"optional": ["o"]})]
+    ):
+        write_npz(tmp_path / f"in{number}", values)
+        store = preprocess(tmp_path / f"in{number}", tmp_path / f"store{number}", 2, **options)
+        mmapload.export(store, tmp_path / f"out{number}")
+        for i, sample in enumerate(values):
+            found = loaded(tmp_path / f"out{number}" / f"s{i}.npz")
+            assert found.keys() == sample.keys()
+            for name, value in sample.items():
+                assert found[name].shape == np.shape(value)
+                assert found[name].dtype.kind == np.asarray(value).dtype.kind
+                assert np.array_equal(found[name], value)
+
+
 def test_samples_without_names_are_numbered(tmp_path):
     store = preprocess([{"x": i} for i in range(11)], tmp_path / "store", 2)
     assert not mmapload.export(store, tmp_path / "out").named
