@@ -65,6 +65,16 @@ def test_a_type_that_numpy_lacks_is_refused_by_name_unless_left_out(tmp_path):
     assert read_sample(opened(tmp_path / "a.safetensors", fields={"x": "x"}), 0)["x"].tolist() == [1, 1]
 
 
+def test_bfloat16_is_stored_with_its_bits(tmp_path):
+    import torch
+
+    value = torch.tensor([1.5, -0.0, float("nan")]).to(torch.bfloat16)
+    save_torch({"x": value}, tmp_path / "a.safetensors")
+    store = preprocess(tmp_path / "a.safetensors", tmp_path / "out", 1)
+    assert store.field("x").values_name == "bfloat16"
+    assert stored(store, "x")[0].tolist() == value.view(torch.uint16).tolist()
+
+
 def file_of(header: Any, data: bytes = b"") -> bytes:
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return len(text).to_bytes(8, "little") + text + data

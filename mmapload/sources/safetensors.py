@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mmapload.errors import SourceError, shown
+from mmapload.notes import BFLOAT16
 from mmapload.sources.arrays import explained_read
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
 from mmapload.sources.stored import rows_at_once
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SafetensorsFormat"]
 
-_DTYPES: Final[Mapping[str, str]] = {
+_DTYPES: Final[Mapping[str, str | np.dtype[Any]]] = {
     "BOOL": "|b1",
     **{f"{letter.upper()}{8 * size}": f"<{letter}{size}" for letter in "iu" for size in (1, 2, 4, 8)},
     **{f"F{8 * size}": f"<f{size}" for size in (2, 4, 8)},
     "C64": "<c8",
+    "BF16": BFLOAT16,
 }
 _OTHERS: Final = "leave it out by naming the others: --fields a,b"
 
