@@ -31,7 +31,7 @@ __all__ = [
 
 _SPREAD: Final = 2**20  # group numbers that lie no further apart are counted, not sorted
 
-_PLANNED: Final = 2**22  # samples that are planned at once, at most: of each, some 100 bytes
+_PLANNED: Final = 2**19  # samples that are planned at once, at most: some 130 bytes each
 
 _CALL_BYTES: Final = 2**18  # a row that is read by itself takes as long as so many bytes more of a chunk
 
