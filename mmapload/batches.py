@@ -11,8 +11,10 @@ import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
-import torch
 from torch.utils.data._utils.collate import default_collate, default_collate_fn_map
+
+from mmapload.forms import RaggedTensors
+from mmapload.served import sample_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,16 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadyBatch", "Sample"]
 
-Sample: TypeAlias = dict[str, torch.Tensor]
-"""Field name -> tensor of the field's shape and dtype."""
+Sample: TypeAlias = dict[str, Any]
+"""Field name -> tensor of the field's shape and dtype, or what else `served` gives."""
 
 
-class _BatchSample(dict[str, torch.Tensor]):
+class _BatchSample(dict[str, Any]):
     """A sample of a `ReadyBatch`: a dict, in a class that default collation can be told about."""
 
     __slots__ = ()
 
-    def __reduce__(self) -> tuple[type[dict[str, torch.Tensor]], tuple[dict[str, torch.Tensor]]]:
+    def __reduce__(self) -> tuple[type[dict[str, Any]], tuple[dict[str, Any]]]:
         return dict, (dict(self),)
 
 
@@ -43,7 +45,7 @@ class ReadyBatch(Sequence[Sample]):
     Attributes
     ----------
     tensors : dict of str to Tensor
-        Shape (len(batch), *field shape).
+        Shape (len(batch), *field shape); or what else `served` gives for a field.
     numbers : ndarray of int64, or None
         Of the samples, where a transform may have to know them.
     streams : list of Stream, or None
@@ -51,6 +53,7 @@ class ReadyBatch(Sequence[Sample]):
 
     Examples
     --------
+    >>> import torch
     >>> batch = ReadyBatch({"x": torch.arange(6).reshape(3, 2)}, 3)
     >>> batch[1]
     {'x': tensor([2, 3])}
@@ -79,17 +82,27 @@ class ReadyBatch(Sequence[Sample]):
         position = operator.index(index)  # a tensor would take a boolean for a mask
         if not -self._length <= position < self._length:
             raise IndexError(f"sample {position} of a batch of {self._length}")
-        return _BatchSample({name: tensor[position] for name, tensor in self.tensors.items()})
+        return _BatchSample({name: sample_of(values, position) for name, values in self.tensors.items()})
+
+    def collated(self) -> Sample:
+        """Return the batch as it is delivered: fields whose samples differ in shape in their form."""
+        found: Sample = {}
+        for name, values in self.tensors.items():
+            if isinstance(values, RaggedTensors):
+                found.update(values.collated(name))
+            else:
+                found[name] = values
+        return found
 
     def samples(self) -> Iterator[Sample]:
         """Yield the samples as plain dicts of views into the batch."""
         for i in range(self._length):
-            yield {name: tensor[i] for name, tensor in self.tensors.items()}
+            yield {name: sample_of(values, i) for name, values in self.tensors.items()}
 
 
 def _collate(batch: Sequence[_BatchSample], *, collate_fn_map: Any = None) -> Any:  # noqa: ARG001 - torch passes it
     if isinstance(batch, ReadyBatch):
-        return dict(batch.tensors)
+        return batch.collated()
     return default_collate([dict(sample) for sample in batch])  # type: ignore[no-untyped-call] # torch's has no types
 
 

@@ -11,8 +11,10 @@ import torch
 from torch.utils.data import Dataset, get_worker_info
 
 from mmapload.batches import ReadyBatch, Sample
+from mmapload.forms import RaggedForm, checked_form
 from mmapload.order import Chosen
 from mmapload.selection import sample_numbers
+from mmapload.served import served_batch
 from mmapload.sizes import format_size
 from mmapload.streams import EPOCH_UNKNOWN, PLAIN, rng_passing, streams_of, with_rngs
 from mmapload.subsets import chosen_positions, drawn_parts
@@ -55,6 +57,9 @@ class ChunkDataset(StoreView, Dataset[Any]):
         When the checksum of a chunk is computed: the first time it is loaded, never, or every time.
     with_index : bool
         Whether samples have one more entry, `index`: the sample's number in the store, int64.
+    ragged : {"list", "pad", "nested"}
+        What a batch has of samples that differ in shape: a list; one tensor filled up with zeros, and beside it
+        `NAME_mask` (where values are) and `NAME_lengths`; or torch's nested tensor.
 
     Raises
     ------
@@ -90,10 +95,11 @@ class ChunkDataset(StoreView, Dataset[Any]):
         memory: str | float = "auto",
         verify: Verify = "first",
         with_index: bool = False,
+        ragged: RaggedForm = "list",
     ) -> None:
         super().__init__(path, fields, memory, verify)
-        self.transform = transform
-        self.with_index = with_index
+        self.ragged = checked_form(ragged, self.fields)
+        self.transform, self.with_index = transform, with_index
         if with_index and "index" in self.field_names:
             raise ValueError("with_index adds an entry named 'index', and the store has a field of that name")
         self.follows_chunks = False
@@ -157,6 +163,8 @@ class ChunkDataset(StoreView, Dataset[Any]):
     def split(self, fraction: float, *, seed: int = 0, by: SplitBy = "sample") -> tuple[Self, Self]:
         """Return two datasets, for training and validation, that share the samples out at random.
 
+        They are as `subset` makes them; parts of a compressed store divide its budget.
+
         Parameters
         ----------
         fraction : float
@@ -167,11 +175,6 @@ class ChunkDataset(StoreView, Dataset[Any]):
             Single samples are drawn, as by torch's `random_split`; or whole chunks, so that no chunk is read
             for both parts, and batches stay in one piece. Samples of a chunk may be alike, unless the store
             was written with `--shuffle`.
-
-        Returns
-        -------
-        tuple of two ChunkDataset
-            As `subset` makes them. Parts of a compressed store divide its budget.
 
         Raises
         ------
@@ -237,7 +240,7 @@ class ChunkDataset(StoreView, Dataset[Any]):
         """Return a batch that another process has read for this one, None if it has not."""
         tensors, arrays = indices.tensors, indices.arrays(self.fields)
         if arrays is not None:
-            tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+            tensors = served_batch(self.fields, arrays)
             if self.with_index:
                 tensors["index"] = torch.from_numpy(self.stored(sample_numbers(indices, len(self))))
         if tensors is None:
@@ -297,7 +300,7 @@ class ChunkDataset(StoreView, Dataset[Any]):
                 "DataLoader, replace shuffle=True by sampler=mmapload.ChunkSampler(dataset, batch_size), or "
                 "use mmapload.ChunkDataLoader; for parts of a store, dataset.subset() and dataset.split()",
             )
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        tensors = served_batch(self.fields, arrays, self.ragged)
         if self.with_index:
             tensors["index"] = torch.from_numpy(samples)
         return ReadyBatch(tensors, len(samples), samples)

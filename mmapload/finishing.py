@@ -9,9 +9,10 @@ import torch
 from torch.utils.data._utils.collate import default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from mmapload.batches import ReadyBatch
+from mmapload.batches import ReadyBatch, Sample
 from mmapload.mixed import MixedDataset
 from mmapload.pipeline import Prepared
+from mmapload.served import served
 from mmapload.streams import streams_of
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class Finishing:
         return batch if self._copying is None else self._copying.arrive(batch)
 
     def _finish(self, batch: ReadyBatch) -> Any:
-        found: Any = batch.tensors
+        found: Any = batch.collated() if self._is_plain else None
         if not self._is_plain:
             found = self._collate_fn(self._dataset.finish(batch, self._stream))
         if self._batch_transform is not None:
@@ -132,12 +133,15 @@ def read_group(
         yield from map(dataset.read, group)
         return
     reading.copies += len(group) - 1  # counted as one batch so far
-    if dataset.with_index:
-        arrays["index"] = samples
+    fields = {field.name: field for field in dataset.fields}
     start = 0
     for indices in group:
         stop = start + len(indices)
         # Not slices of tensors: those would share one storage, all of which is saved with any of them.
-        parts = {name: torch.from_numpy(array[start:stop]) for name, array in arrays.items()}
+        parts: Sample = {
+            name: served(fields[name], array[start:stop], dataset.ragged) for name, array in arrays.items()
+        }
+        if dataset.with_index:
+            parts["index"] = torch.from_numpy(samples[start:stop])
         yield ReadyBatch(parts, stop - start, samples[start:stop])
         start = stop

@@ -34,6 +34,7 @@ LAYERS = [
     ["store"],
     ["measures", "writer", "readers", "room", "schedule", "selection", "streams"],
     ["forms", "joining", "preprocessing", "residency", "exporting"],
+    ["served"],
     ["gather", "batches", "ranks", "checking"],
     ["windows", "subsets", "weights"],
     ["workers", "quality", "epochs", "following"],
@@ -52,7 +53,7 @@ LAYERS = [
 
 OWNERS = {
     "torch": {
-        *("batches", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
+        *("batches", "served", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
         *("batchsampler", "bench", "forms", "resuming", "mixed", "mixing", "sources.torchfiles"),
     },
     "zarr": {"writer", "sources.zarr"},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -39,8 +39,11 @@ def as_array(value: Any) -> npt.NDArray[Any]:
         return _bfloat16(value if detach is None else detach())
     array = np.asarray(value if detach is None else detach())
     if array.dtype.kind in "US" and isinstance(value, list | tuple):
-        _expect_text(value, str if array.dtype.kind == "U" else bytes)
+        _expect_text(value, array.dtype.kind)
     return array
+
+
+_TEXT: Final = {"U": str, "S": bytes}
 
 
 def _bfloat16(value: Any) -> npt.NDArray[Any]:
@@ -51,13 +54,13 @@ def _bfloat16(value: Any) -> npt.NDArray[Any]:
     return np.asarray(value).view(np.uint16).view(BFLOAT16)
 
 
-def _expect_text(values: Iterable[Any], kind: type) -> None:
+def _expect_text(values: Iterable[Any], kind: str) -> None:
     """Refuse nested lists of text in which there is anything else, which numpy would write out as text."""
     for each in values:
         if isinstance(each, list | tuple):
             _expect_text(each, kind)
-        elif not isinstance(each, kind) and getattr(getattr(each, "dtype", None), "kind", "") not in "US":
-            what = f"{kind.__name__} and {type(each).__name__}"
+        elif not isinstance(each, _TEXT[kind]) and getattr(getattr(each, "dtype", None), "kind", "") != kind:
+            what = f"{_TEXT[kind].__name__} and {type(each).__name__}"
             raise TypeError(f"a list with both {what}: make two fields of it")
 
 
