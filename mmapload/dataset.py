@@ -58,7 +58,7 @@ class ChunkDataset(StoreView, Dataset[Any]):
     with_index : bool
         Whether samples have one more entry, `index`: the sample's number in the store, int64.
     ragged : {"list", "pad", "nested"}
-        What a batch has of samples that differ in shape: a list; one tensor filled up with zeros, and beside it
+        What a batch has of samples that differ in shape: a list; one tensor filled up with zeros, beside it
         `NAME_mask` (where values are) and `NAME_lengths`; or torch's nested tensor.
 
     Raises

@@ -61,7 +61,7 @@ class Extents:
         [0, 6, 6, 7]
         """
         offsets = np.zeros(len(shapes) + 1, np.int64)
-        np.cumsum(shapes.prod(axis=1), out=offsets[1:])
+        np.cumsum(shapes[:, 0] if shapes.shape[1] == 1 else shapes.prod(axis=1), out=offsets[1:])
         return cls(offsets, shapes)
 
 

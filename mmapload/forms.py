@@ -11,8 +11,9 @@ import torch
 
 if TYPE_CHECKING:
     from mmapload.extents import RaggedArray
+    from mmapload.layout import FieldLayout
 
-__all__ = ["FORMS", "RaggedForm", "RaggedTensors", "added_names"]
+__all__ = ["FORMS", "RaggedForm", "RaggedTensors", "added_names", "checked_form"]
 
 RaggedForm: TypeAlias = Literal["list", "pad", "nested"]
 FORMS: Final = ("list", "pad", "nested")
@@ -29,6 +30,33 @@ def added_names(field: str, form: RaggedForm) -> list[str]:
     (['words_mask', 'words_lengths'], [])
     """
     return [field + each for each in _ADDED] if form == "pad" else []
+
+
+def checked_form(form: RaggedForm, fields: Sequence[FieldLayout]) -> RaggedForm:
+    """Return what becomes of ragged fields in batches, if that can be.
+
+    Raises
+    ------
+    ValueError
+        If there is no such form, or an entry of a batch would have the name of a field.
+    """
+    if form not in FORMS:
+        raise ValueError(f"ragged is one of {', '.join(FORMS)}, not {form!r}")
+    names = {field.name for field in fields}
+    for field in fields:
+        if not field.is_ragged:
+            continue
+        if field.meaning is not None and field.meaning.dtype != "bfloat16":
+            raise ValueError(
+                f"field {field.name!r} holds {field.values_name} in samples that differ in shape, which no "
+                "batch can have: leave it out by naming the others in fields"
+            )
+        taken = next((name for name in added_names(field.name, form) if name in names), None)
+        if taken is not None:
+            raise ValueError(
+                f"ragged={form!r} adds an entry {taken!r}, and the store has a field of that name"
+            )
+    return form
 
 
 class RaggedTensors(Sequence[torch.Tensor]):
@@ -85,7 +113,8 @@ class RaggedTensors(Sequence[torch.Tensor]):
     def tensors(self) -> list[torch.Tensor]:
         """Return all samples."""
         extents = self._array.extents
-        parts = torch.split(self._flat, np.diff(extents.offsets).tolist())
+        # Each is a tensor of its own over the same memory, not one of several views that autograd knows of.
+        parts = torch.unsafe_split_with_sizes(self._flat, np.diff(extents.offsets).tolist())
         if extents.shapes.shape[1] == 1:
             return list(parts)
         return [part.view(shape) for part, shape in zip(parts, extents.shapes.tolist(), strict=True)]

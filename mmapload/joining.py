@@ -130,19 +130,17 @@ def joined(
     take : callable, optional
         Gives memory for so many bytes, or None.
     """
-    chunks, rows = np.divmod(samples, field.chunk_length)
-    starts = np.empty(len(samples), np.int64)
-    shapes = np.empty((len(samples), len(field.shape)), np.int64)
-    numbers, which = np.unique(chunks, return_inverse=True)
-    for number, chunk in enumerate(numbers.tolist()):
-        here = extents(field.name, chunk)
-        if len(numbers) == 1:
-            starts, shapes = here.offsets[rows], here.shapes[rows]
-            break
-        of_chunk = np.flatnonzero(which == number)
-        own = rows[of_chunk]
-        starts[of_chunk] = here.offsets[own]
-        shapes[of_chunk] = here.shapes[own]
+    chunks = samples // field.chunk_length
+    order = np.argsort(chunks, kind="stable")
+    rows = samples[order] - chunks[order] * field.chunk_length
+    numbers, firsts = np.unique(chunks[order], return_index=True)
+    starts, shapes = np.empty(len(samples), np.int64), np.empty((len(samples), len(field.shape)), np.int64)
+    for chunk, first, last in zip(
+        numbers.tolist(), firsts.tolist(), [*firsts.tolist()[1:], len(samples)], strict=True
+    ):
+        here, own, places = extents(field.name, chunk), rows[first:last], order[first:last]
+        starts[places] = here.offsets[own]
+        shapes[places] = here.shapes[own]
     batch = Extents.of(shapes)
     nbytes = int(batch.offsets[-1]) * field.dtype.itemsize
     given = None if take is None else take(nbytes)

@@ -194,7 +194,7 @@ persistent_workers, pin_memory_device, in_order
         chunks.sampler.lag = ahead  # not read yet
         dataset = self.dataset
         if self.num_workers == 0 and isinstance(dataset, ChunkDataset):
-            nbytes = chunks.batch_size * sum(field.sample_nbytes for field in dataset.fields)
+            nbytes = chunks.batch_size * dataset.sample_nbytes
             global_batch = chunks.batch_size * chunks.sampler.num_replicas
             if self.batch_transform is None:  # a slow one would keep the others of its group back
                 self._grouped = group_size(nbytes, global_batch, dataset.geometry.chunk_length)

@@ -17,7 +17,7 @@ from mmapload.dataset import ChunkDataset
 from mmapload.devices import DeviceCopy
 from mmapload.errors import MmaploadError, WorkerError
 from mmapload.finishing import Finishing, TransformedCollate
-from mmapload.pipeline import prepared_in_threads
+from mmapload.pipeline import THREADS, prepared_in_threads
 from mmapload.stats import CountedSampler, Deliveries, disk_bytes
 from mmapload.streams import Stream
 from mmapload.workers.collating import SlotCollate
@@ -76,7 +76,7 @@ class ServingLoader(DataLoader[Any]):
         slots, reads = None, False
         if self.num_workers and self.batch_sampler is not None and isinstance(dataset, ChunkDataset):
             size = getattr(self.batch_sampler, "batch_size", None)
-            nbytes = size * sum(field.sample_nbytes for field in dataset.fields) if size else None
+            nbytes = size * dataset.sample_nbytes if size else None
             reads = self._reads_for_workers
             outstanding = self.num_workers * self._prefetch + (READ_AHEAD if reads else 0)
             slots = self._handover.begin(outstanding, nbytes)
@@ -192,7 +192,13 @@ class ServingLoader(DataLoader[Any]):
         )
         indices: Any = sampler.batches(begun)
         prepared: Any = prepared_in_threads(
-            indices, finishing.prepare, grouped=self._grouped, ahead=self._prefetch, timeout=self.timeout
+            indices,
+            finishing.prepare,
+            grouped=self._grouped,
+            ahead=self._prefetch,
+            timeout=self.timeout,
+            # Samples that differ in shape are copied one by one, which two threads do no faster.
+            most_threads=1 if isinstance(dataset, ChunkDataset) and dataset.is_ragged else THREADS,
         )
         self._deliveries.begin()
         try:
@@ -234,6 +240,7 @@ def reads_for_workers(dataset: Any, workers: int, *, idle: bool = False) -> bool
         workers > 0
         and isinstance(dataset, ChunkDataset)
         and (idle or not dataset.is_raw)
+        and not dataset.is_ragged  # nobody knows the size of a batch before
         and hasattr(os, "memfd_create")
         and kind.__getitem__ is ChunkDataset.__getitem__
         and kind.__getitems__ is ChunkDataset.__getitems__

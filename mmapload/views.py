@@ -122,11 +122,16 @@ class StoreView:
     @property
     def _sizes(self) -> int | NDArray[np.int64]:
         """Decoded bytes of a chunk: one number for all, or each chunk's own where a field is ragged."""
-        if not any(field.is_ragged for field in self.fields):
+        if not self.is_ragged:
             return sum(field.chunk_nbytes for field in self.fields)
         if self._chunk_sizes is None:
             self._chunk_sizes = self.store.chunk_nbytes(self.fields)
         return self._chunk_sizes
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether samples of any chosen field differ in shape."""
+        return any(field.is_ragged for field in self.fields)
 
     @property
     def sample_nbytes(self) -> int:

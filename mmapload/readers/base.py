@@ -133,6 +133,9 @@ class Reader:
         ChunkError
             If the file that says so is missing or damaged.
         """
+        known = self.ragged[field].known(chunk)
+        if known is not None:
+            return known
         with self.reading():
             return self.ragged[field].extents(chunk)
 

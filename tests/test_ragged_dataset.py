@@ -1,0 +1,149 @@
+"""Batches of samples that differ in shape: lists, padded, nested; from threads, workers, torch's loader."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import mmapload
+from tests.ragged_cases import LENGTHS, same, samples, write
+
+
+@pytest.fixture(params=["raw", "zstd"])
+def path(request, tmp_path):
+    return write(tmp_path / "store", codec=request.param).path
+
+
+def in_numpy(each):
+    return {name: value.numpy() for name, value in each.items()}
+
+
+def check(batch, form):
+    """Compare a batch with the samples of its numbers; returns these."""
+    numbers = batch["number"].tolist()
+    for place, number in enumerate(numbers):
+        wanted = samples()[number]
+        for name in ("words", "boxes"):
+            found = batch[name][place]
+            if form == "pad":
+                shape = batch[f"{name}_lengths"][place].reshape(-1).tolist()
+                assert shape == list(wanted[name].shape)
+                mask = batch[f"{name}_mask"][place]
+                assert int(mask.sum()) == wanted[name].size
+                assert not found[~mask].any()
+                found = found[mask].reshape(shape)
+            assert found.dtype == torch.from_numpy(wanted[name]).dtype
+            assert found.tolist() == wanted[name].tolist()
+            assert list(found.shape) == list(wanted[name].shape)
+        assert batch["image"][place].tolist() == wanted["image"].tolist()
+    return numbers
+
+
+def test_a_sample_has_its_own_shape(path):
+    for form in ("list", "pad", "nested"):
+        dataset = mmapload.ChunkDataset(path, ragged=form)
+        for number, wanted in enumerate(samples()):
+            assert same(in_numpy(dataset[number]), wanted)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("form", ["list", "pad", "nested"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("shuffle", [False, True, "batch"])
+def test_every_sample_comes_once_in_an_epoch(path, form, workers, shuffle):
+    dataset = mmapload.ChunkDataset(path, ragged=form)
+    loader = mmapload.ChunkDataLoader(dataset, 4, shuffle=shuffle, num_workers=workers)
+    for _ in range(2):
+        numbers = [number for batch in loader for number in check(batch, form)]
+        assert sorted(numbers) == list(range(len(LENGTHS)))
+        assert shuffle or numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn"])
+def test_torchs_own_loader_gets_lists(path, context):
+    dataset = mmapload.ChunkDataset(path)
+    sampler = mmapload.ChunkSampler(dataset, 4)
+    loader = DataLoader(dataset, 4, sampler=sampler, num_workers=2, multiprocessing_context=context)
+    numbers = []
+    for batch in loader:
+        assert type(batch["words"]) is list
+        numbers += check(batch, "list")
+    assert sorted(numbers) == list(range(len(LENGTHS)))
+
+
+def test_a_collate_fn_sees_samples_of_their_own_shapes(path):
+    def joined(batch):
+        return torch.cat([each["words"] for each in batch]), [len(each["words"]) for each in batch]
+
+    dataset = mmapload.ChunkDataset(path)
+    for loader in (
+        DataLoader(dataset, 5, collate_fn=joined),
+        mmapload.ChunkDataLoader(dataset, 5, collate_fn=joined),
+    ):
+        flat, lengths = [], []
+        for values, counts in loader:
+            flat += values.tolist()
+            lengths += counts
+        assert lengths == list(LENGTHS)
+        assert flat == [value for each in samples() for value in each["words"].tolist()]
+
+
+def test_a_transform_gets_a_sample_and_may_write_into_it(path):
+    def doubled(each):
+        each["words"] *= 2
+        return {"total": each["words"].sum()}
+
+    dataset = mmapload.ChunkDataset(path, transform=doubled)
+    for _ in range(2):
+        found = torch.cat([batch["total"] for batch in mmapload.ChunkDataLoader(dataset, 4)])
+        assert found.tolist() == [2 * each["words"].sum() for each in samples()]
+
+
+def test_writing_into_a_batch_reaches_no_later_read(path):
+    dataset = mmapload.ChunkDataset(path)
+    for _ in range(2):
+        for batch in mmapload.ChunkDataLoader(dataset, 6, shuffle=True):
+            check(batch, "list")
+            for each in batch["words"]:
+                each.fill_(-1)
+
+
+def test_samples_read_at_random_beyond_the_budget_are_read_alone(tmp_path):
+    store = write(tmp_path / "store", ragged="words,boxes")
+    memory = int(store.chunk_nbytes(store.layout.fields).max())
+    dataset = mmapload.ChunkDataset(store.path, memory=memory, verify="never")
+    generator = np.random.default_rng(0)
+
+    def read():
+        for _ in range(30):
+            numbers = generator.permutation(len(LENGTHS))[:8].tolist()
+            batch = torch.utils.data.default_collate(dataset.__getitems__(numbers))
+            assert check(batch, "list") == numbers
+
+    with pytest.warns(UserWarning, match="samples are read at random"):
+        read()
+    counts = dataset.residency.counts
+    assert counts.peak_bytes <= memory
+    assert dataset.residency.reader.row_bytes_loaded > 0
+
+
+def test_subsets_splits_and_pickles_of_the_dataset_serve_the_same(path):
+    dataset = mmapload.ChunkDataset(path, ragged="pad")
+    part = pickle.loads(pickle.dumps(dataset.subset(slice(1, None, 2))))
+    batch = next(iter(mmapload.ChunkDataLoader(part, len(part))))
+    assert check(batch, "pad") == list(range(1, len(LENGTHS), 2))
+    assert len(pickle.dumps(dataset)) < 100_000
+
+
+def test_what_cannot_be_served_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="ragged is one of list, pad, nested"):
+        mmapload.ChunkDataset(write(tmp_path / "store").path, ragged="rows")
+    given = [{"x": np.zeros(length), "x_mask": 1} for length in (1, 2, 3)]
+    store = mmapload.preprocess(given, tmp_path / "other", 1, ragged="x")
+    assert len(mmapload.ChunkDataset(store.path)) == 3
+    with pytest.raises(ValueError, match="'x_mask'"):
+        mmapload.ChunkDataset(store.path, ragged="pad")
