@@ -59,9 +59,12 @@ class GroupedSource(IndexedSource, Protocol):
     rereads : bool
         Whether arrays have no CRC-32 of their own, so that a change between two runs is seen only by reading
         them again.
+    at_once : int
+        How many bytes of samples are best read together.
     """
 
     rereads: bool
+    at_once: int
 
     def heads(self, indices: Sequence[int]) -> list[int]:
         """Return one sample of each file that these samples lie in, in the order of the files."""

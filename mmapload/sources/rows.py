@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from mmapload.sources.rowfiles import RowFile
 
 __all__ = ["RowsSource"]
+
+_STRETCH: Final = 2**23
+_STRANDS: Final = 2**25
+"""Bytes that are read at a time: the more rows, the longer the stretches in which their elements lie."""
 
 
 class RowsSource:
@@ -56,6 +60,8 @@ class RowsSource:
         Whether several threads may read at once: not what is inflated forwards.
     rereads : bool
         Whether a change between two runs is seen only by reading again: of `.npy` files.
+    at_once : int
+        How many bytes of rows are best read together.
     notes : mapping
         What the store keeps about its source: {"samples": "rows"}.
     """
@@ -80,6 +86,7 @@ class RowsSource:
         self._proved: set[str] = set()
         columns = [column for file in files for column in file.columns.values()]
         self.rereads = any(column.crc is None for column in columns)
+        self.at_once = _STRANDS if in_order and any(column.fortran for column in columns) else _STRETCH
         self.parallel = not any(self._goes_forward(column) for column in columns)
 
     def __len__(self) -> int:

@@ -106,6 +106,7 @@ class TakenGroups(TakenSource):
     def __init__(self, source: GroupedSource, indices: npt.NDArray[np.int64]) -> None:
         super().__init__(source, indices)
         self.rereads = source.rereads
+        self.at_once = source.at_once
         self._many = source
 
     @property
