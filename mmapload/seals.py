@@ -123,7 +123,7 @@ def faults_of(root: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]], 
     lengths = {notes.get("samples"), *([under_way.samples] if under_way else ())}
     for name, note in notes.get("fields", {}).items():
         rows = fields[name]["shape"][0] if name in fields else None
-        if note == {} and rows is not None and rows not in lengths:
+        if isinstance(note, dict) and "ragged" not in note and rows is not None and rows not in lengths:
             problems.append(
                 f"{name}/{where}: shape: expected {notes.get('samples')} samples, found {rows}: it was "
                 "damaged or changed; restore it from a copy, or preprocess again"

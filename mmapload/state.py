@@ -132,8 +132,9 @@ class SavedState(Saved):
         """
         if self.fingerprint != fingerprint:
             raise StateMismatchError(
-                f"the state is of another store than {path} (`mmapload info` shows fingerprints), or of "
-                "other samples, weights, groups or length of an epoch: pass the same ones",
+                f"the state is of another store than {path} (`mmapload info` shows fingerprints), or of it "
+                "before samples were appended, or of other samples, weights, groups or length of an epoch: "
+                "pass the same ones",
                 shown(self.fingerprint),
                 fingerprint,
             )

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from mmapload.reserved import (
 from mmapload.seals import appending, is_sealed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from mmapload.codecs import Bytes
     from mmapload.layout import FieldLayout, StoreLayout
@@ -81,7 +81,7 @@ def verified(
         chunks = -(-layout.chunks // listed.chunk_length)
         yield from _faults(group, listed, chunks, threads, locate)
     if layout.has_names:
-        total = None if appending(root_document(path)) else lengths.get("names")
+        total = lengths.get("names") if _is_as_opened(root_document(path), layout) else None
         ends, names = NAME_ARRAYS["ends"], NAME_ARRAYS["names"]
 
         def check_ends(chunk: int, content: Bytes, _: bytes) -> None:
@@ -91,6 +91,11 @@ def verified(
         yield from _faults(group, ends, chunks, threads, locate, check_ends)
         there = end_of_names(path, layout.samples) if total is None else total
         yield from _faults(group, names, -(-there // names.chunk_length), threads, locate)
+
+
+def _is_as_opened(root: Mapping[str, Any], layout: StoreLayout) -> bool:
+    """Whether no samples have been appended since the store was opened, or are being appended."""
+    return appending(root) is None and root["attributes"]["mmapload"]["samples"] == layout.samples
 
 
 def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], list[str]]:
@@ -106,7 +111,7 @@ def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], lis
         own = [RESERVED_GROUP, *(f"{RESERVED_GROUP}/{array.name}" for array in reserved)]
         fields = [field.name for field in layout.fields]
         problems += rewritten_documents(path, ["", *fields, *(own if reserved else ())])
-        if appending(root) is None:
+        if _is_as_opened(root, layout):
             problems += [
                 f"{RESERVED_GROUP}/{name}/{METADATA}: shape: expected {exact[name]} rows, found {length}"
                 for name, length in lengths.items()

@@ -60,7 +60,8 @@ class Extension:
 
     def held(self, name: str) -> npt.NDArray[Any]:
         """Read the samples of the last chunk, if it is not full."""
-        return self.store.read_chunk(name, self.first_chunk)[: self.rows]
+        rows: npt.NDArray[Any] = self.store.read_chunk(name, self.first_chunk)[: self.rows]
+        return rows
 
 
 def _kind(extension: Extension, kind: str) -> str:
