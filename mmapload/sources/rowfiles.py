@@ -152,7 +152,14 @@ def look_at_rows(
             specs = {field: column.spec for field, column in file.columns.items()}
             if known:
                 later = {field: spec for field, spec in specs.items() if field in optional}
-                _compared(path, file.columns, later | known, optional)
+                # Of text the longest counts.
+                longer = {
+                    field: spec
+                    for field, spec in specs.items()
+                    if field in known and spec.holds(known[field])
+                }
+                _compared(path, file.columns, later | known | longer, optional)
+                known |= longer
             known = specs | known
         except SourceError as error:
             if not skip:

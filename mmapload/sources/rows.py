@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mmapload.errors import SourceError
+from mmapload.sources.access import ColumnAccess
 from mmapload.sources.archives import opened_file
-from mmapload.sources.columns import Reading, damaged, fetch_from, read_whole
-from mmapload.sources.forward import ForwardReading
+from mmapload.sources.columns import Reading, damaged, read_whole
 from mmapload.sources.grouped import Gathered, UnsoundFileError
-from mmapload.sources.spill import Spill
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -79,15 +78,12 @@ class RowsSource:
         self.notes = {"samples": "rows"}
         self._files = files
         self._starts = [0, *accumulate(file.rows for file in files)]
-        self._in_order = in_order
         self._optional = frozenset(optional)
-        self._spill = Spill(folder)
-        self._forward: dict[tuple[int, str], ForwardReading] = {}
-        self._proved: set[str] = set()
+        self._access = ColumnAccess(folder, in_order=in_order)
         columns = [column for file in files for column in file.columns.values()]
         self.rereads = any(column.crc is None for column in columns)
         self.at_once = _STRANDS if in_order and any(column.fortran for column in columns) else _STRETCH
-        self.parallel = not any(self._goes_forward(column) for column in columns)
+        self.parallel = not any(map(self._access.goes_forward, columns))
 
     def __len__(self) -> int:
         """Count the rows of all files."""
@@ -96,18 +92,8 @@ class RowsSource:
     @property
     def spill_nbytes(self) -> int:
         """The most that copies of columns take on the disk beside the store."""
-        copied = [column for file in self._files for column in file.columns.values() if self._spills(column)]
-        both = [
-            column for column in copied if column.offset is None and column.fortran and not self._in_order
-        ]
-        return sum(column.nbytes for column in [*copied, *both])
-
-    def _spills(self, column: Column) -> bool:
-        deflated = column.offset is None
-        return ((deflated or column.fortran) and not self._in_order) or (deflated and column.fortran)
-
-    def _goes_forward(self, column: Column) -> bool:
-        return column.offset is None and not self._spills(column)
+        columns = (column for file in self._files for column in file.columns.values())
+        return sum(map(self._access.copied_nbytes, columns))
 
     def _place(self, index: int) -> tuple[RowFile, int]:
         file = bisect_right(self._starts, index) - 1
@@ -120,7 +106,7 @@ class RowsSource:
 
     def names(self, indices: Sequence[int]) -> list[str]:
         """Name many rows."""
-        if len(indices) and indices[-1] - indices[0] == len(indices) - 1 and self._in_order:
+        if len(indices) and indices[-1] - indices[0] == len(indices) - 1 and self._access.in_order:
             file, row = self._place(indices[0])
             if row + len(indices) <= file.rows and file.fault is None:
                 return [f"{file.name}[{each}]" for each in range(row, row + len(indices))]
@@ -174,7 +160,13 @@ class RowsSource:
         return file.digest
 
     def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> Collection[str]:
-        """Read one row; as `read_many`, and returns the optional fields that it lacks."""
+        """Read one row; as `read_many`, and returns the optional fields that it lacks.
+
+        Who reads so keeps no sums: a file is read as a whole, to prove it, before the first of its rows.
+        """
+        number = bisect_right(self._starts, index) - 1
+        for field, column in self._files[number].columns.items():
+            self._prove_column(number, field, column)
         return self.read_many([index], {field: array[None] for field, array in into.items()}).absent
 
     def read_many(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> Gathered:
@@ -229,7 +221,7 @@ class RowsSource:
         with opened_file(file.path) as (fd, status):
             file.expect(status)
             for field, column in file.columns.items():
-                turned, fetch = self._fetcher(number, field, column, fd)
+                turned, fetch = self._access.way_to(number, field, file.path, column, fd)
                 reading = Reading(turned, fetch)
                 for start, stop in zip(starts, stops, strict=True):
                     place = int(places[start])
@@ -238,30 +230,9 @@ class RowsSource:
                     sums[f"{number} {field}"] = reading.nbytes, reading.total
         return absent
 
-    def _fetcher(
-        self, number: int, field: str, column: Column, fd: int
-    ) -> tuple[Column, Callable[[int, npt.NDArray[np.uint8]], None]]:
-        path = self._files[number].path
-        if self._goes_forward(column):
-            key = number, field
-            if key not in self._forward:
-                self._forward[key] = ForwardReading(path, column)
-            return column, self._forward[key].fetch
-        if self._spills(column):
-            copy_fd, copy = self._spill.column((number, field), path, column, turned=not self._in_order)
-            self._proved.add(f"{number} {field}")
-            return copy, fetch_from(copy_fd, path, copy)
-        return column, fetch_from(fd, path, column)
-
-    def _leave_behind(self, number: int) -> None:
-        """End what is read forwards in other files than this one: they will not be asked for again."""
-        for key in [key for key in self._forward if key[0] != number]:
-            reading = self._forward.pop(key)
-            try:
-                reading.end()
-            except SourceError as error:
-                raise self._fault(key[0], error) from None
-            self._proved.add(f"{key[0]} {key[1]}")
+    def _leave_behind(self, number: int | None) -> None:
+        for other, error in self._access.leave_behind(number):
+            raise self._fault(other, error) from None
 
     def _fault(self, number: int, error: SourceError) -> UnsoundFileError:
         if isinstance(error, UnsoundFileError):
@@ -298,20 +269,24 @@ class RowsSource:
             If the contents of one have not the CRC-32 that the zip directory has.
         """
         self.prove(sums)
-        self._leave_behind(-1)
+        self._leave_behind(None)
         for number, file in enumerate(self._files):
             if file.fault is not None or (files is not None and self._starts[number] not in files):
                 continue
             for field, column in file.columns.items():
-                key = f"{number} {field}"
-                whole = sums.get(key, (0, 0))[0] == column.nbytes > 0
-                if column.crc is None or whole or key in self._proved:
-                    continue
-                try:
-                    with opened_file(file.path) as (fd, status):
-                        file.expect(status)
-                        for _ in read_whole(fd, file.path, column):
-                            pass
-                except SourceError as error:
-                    raise self._fault(number, error) from None
-                self._proved.add(key)
+                if not sums.get(f"{number} {field}", (0, 0))[0] == column.nbytes > 0:
+                    self._prove_column(number, field, column)
+
+    def _prove_column(self, number: int, field: str, column: Column) -> None:
+        """Read an array as a whole, unless it is proved."""
+        if column.crc is None or (number, field) in self._access.proved:
+            return
+        file = self._files[number]
+        try:
+            with opened_file(file.path) as (fd, status):
+                file.expect(status)
+                for _ in read_whole(fd, file.path, column):
+                    pass
+        except SourceError as error:
+            raise self._fault(number, error) from None
+        self._access.proved.add((number, field))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mmapload.errors import MmaploadError
+from mmapload.notes import bytes_of
 from mmapload.sources.archives import opened_file
 from mmapload.sources.columns import Reading, damaged, fetch_from, read_whole
 
@@ -109,7 +110,7 @@ class Spill:
             shape = (min(length, column.rows - start), *column.spec.shape)
             band: npt.NDArray[Any] = np.empty(shape, column.spec.dtype)
             reading.rows(start, band)
-            self._write(fd, np.frombuffer(band, np.uint8), at)
+            self._write(fd, bytes_of(band), at)
             at += band.nbytes
         if column.crc is not None and reading.total != column.crc:
             raise damaged(path, column)
