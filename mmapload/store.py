@@ -135,6 +135,12 @@ class Store:
             return field.sample_nbytes
         return -(-int(self.values(field).sum()) * field.dtype.itemsize // len(self))
 
+    def decoded_nbytes(self, field: FieldLayout) -> int:
+        """Return the bytes of all samples of a field."""
+        if field.is_ragged:
+            return int(self.values(field).sum()) * field.dtype.itemsize
+        return field.sample_nbytes * len(self)
+
     def _read_ragged(self, field: FieldLayout, chunk: int) -> RaggedArray:
         values = int(self.values(field)[chunk])
         extents, first = read_extents(self.path, field, chunk, self.layout.chunk_samples(chunk), values)
@@ -249,7 +255,7 @@ class Store:
             found = f"no such file (and {more:,} more)" if more else "no such file"
             raise self.located(ChunkError(name, chunk, path, "a chunk file", found))
 
-    def _files(self, field: FieldLayout) -> int:
+    def count_files(self, field: FieldLayout) -> int:
         """Count the chunk files that a field has to have."""
         if field.is_ragged:
             return self.layout.chunks + int((-(-self.values(field) // field.piece_length)).sum())
@@ -264,16 +270,16 @@ class Store:
         if field.is_ragged:
             yield from absent_files(self.path, field, self.values(field))
             return
-        for chunk in missing_chunks(self._there(field), self._files(field)):
+        for chunk in missing_chunks(self._there(field), self.count_files(field)):
             yield chunk, self.chunk_path(field, chunk)
 
     def _count_absent(self, field: FieldLayout) -> int:
         if field.is_ragged:
             return sum(1 for _ in self._absent(field))
-        return self._files(field) - len(self._there(field))
+        return self.count_files(field) - len(self._there(field))
 
     def _there(self, field: FieldLayout) -> set[int]:
-        return chunks_there(os.path.join(self.path, field.name), field, self._files(field))
+        return chunks_there(os.path.join(self.path, field.name), field, self.count_files(field))
 
     def verify(self, threads: int = 1) -> Iterator[ChunkError | LayoutError | None]:
         """Read every chunk file: yields for each None, or what is wrong with it.
@@ -287,7 +293,7 @@ class Store:
     @property
     def chunk_files(self) -> int:
         """Number of chunk files of the fields."""
-        return sum(map(self._files, self.layout.fields))
+        return sum(map(self.count_files, self.layout.fields))
 
 
 def open_store(path: StrPath) -> Store:

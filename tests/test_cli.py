@@ -744,3 +744,18 @@ def test_what_an_unfinished_store_was_begun_with_is_said_before_a_plan_that_is_r
         assert "was begun with another batch size" in one_error(capsys)
     assert main([*again, "--batch-size", "2", "--dry-run"]) == 0
     assert main([*again, "--batch-size", "4", "--overwrite", "--dry-run"]) == 0
+
+
+def test_info_and_verify_know_ragged_fields(tmp_path):
+    from tests.ragged_cases import write
+
+    store = write(tmp_path / "store")
+    out = run("info", store.path, "--sample", "3").stdout
+    assert re.search(r"words +float32 +\(\*,\)", out)
+    assert re.search(r"words +float32 +\(40,\)", out)
+    told = json.loads(run("info", store.path, "--json").stdout)
+    assert told["missing_chunk_files"] == 0
+    assert told["fields"][0]["decoded_bytes"] == 4 * int(store.values(store.field("words")).sum())
+    done = run("verify", store.path)
+    assert "is no part" not in done.stdout
+    assert done.returncode == 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mmapload.layout import RESERVED_GROUP
+from mmapload.ragged import EXTENTS, chunk_files, extents_folder
 from mmapload.reserved import reserved_arrays
 from mmapload.store import METADATA
 
@@ -41,6 +42,8 @@ class FieldFiles:
 
 def survey(store: Store, field: FieldLayout) -> FieldFiles:
     """List the folder of a field, once; nothing is opened."""
+    if field.is_ragged:
+        return _survey_ragged(store, field)
     chunks = store.layout.chunks if field.sample_nbytes else 0
     present, nbytes, foreign = 0, 0, []
     folder = os.path.join(store.path, field.name)
@@ -55,9 +58,29 @@ def survey(store: Store, field: FieldLayout) -> FieldFiles:
     return FieldFiles(present, nbytes, tuple(sorted(foreign)))
 
 
-def _size(entry: os.DirEntry[str]) -> int:
+def _survey_ragged(store: Store, field: FieldLayout) -> FieldFiles:
+    """Do the same for a field with several files a chunk in two folders; holes in them take no room."""
+    own: dict[str, set[str]] = {}
+    for chunk, values in enumerate(store.values(field).tolist()):
+        for _, path in chunk_files(store.path, field, chunk, values):
+            own.setdefault(os.path.dirname(path), set()).add(os.path.basename(path))
+    present, nbytes, foreign = 0, 0, []
+    extents = os.path.join(store.path, extents_folder(field))
+    for folder in (os.path.join(store.path, field.name), extents):
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name in own.get(folder, ()):
+                    present += 1
+                    nbytes += _size(entry, with_holes=False)
+                elif entry.name != METADATA:
+                    foreign.append(os.path.relpath(entry.path, os.path.join(store.path, field.name)))
+    return FieldFiles(present, nbytes, tuple(sorted(foreign)))
+
+
+def _size(entry: os.DirEntry[str], *, with_holes: bool = True) -> int:
     try:
-        return entry.stat().st_size
+        status = entry.stat()
+        return status.st_size if with_holes else min(status.st_size, status.st_blocks * 512)
     except OSError:  # a dangling link, or gone meanwhile
         return 0
 
@@ -69,9 +92,14 @@ def foreign_files(store: Store) -> list[str]:
     foreign = [os.path.join(store.path, name) for name in sorted(os.listdir(store.path)) if name not in own]
     for field in store.layout.fields:
         names = survey(store, field).foreign
-        foreign += [os.path.join(store.path, field.name, name) for name in names]
+        foreign += [os.path.normpath(os.path.join(store.path, field.name, name)) for name in names]
     if reserved:
         group = os.path.join(store.path, RESERVED_GROUP)
         present = sorted(os.listdir(group)) if os.path.isdir(group) else []
-        foreign += [os.path.join(group, name) for name in present if name not in {METADATA, *reserved}]
+        own = {METADATA, *reserved} | ({EXTENTS} if store.layout.ragged else set())
+        foreign += [os.path.join(group, name) for name in present if name not in own]
+    if store.layout.ragged:
+        group = os.path.join(store.path, RESERVED_GROUP, EXTENTS)
+        own = {METADATA, *(field.name for field in store.layout.ragged)}
+        foreign += [os.path.join(group, name) for name in sorted(os.listdir(group)) if name not in own]
     return foreign

@@ -70,16 +70,19 @@ def _describe(store: Store) -> dict[str, Any]:
     fields, missing = [], 0
     for field in layout.fields:
         files = survey(store, field)
-        missing += (layout.chunks if field.sample_nbytes else 0) - files.present
+        missing += store.count_files(field) - files.present
+        decoded = store.decoded_nbytes(field)
         fields.append(
             {
                 "name": field.name,
                 "dtype": field.dtype.name,
                 "shape": list(field.shape),
                 "codec": field.codec.name,
-                "sample_bytes": field.sample_nbytes,
-                "chunk_bytes": field.chunk_nbytes,
-                "decoded_bytes": field.sample_nbytes * layout.samples,
+                "sample_bytes": store.sample_nbytes(field),
+                "chunk_bytes": int(store.chunk_nbytes([field]).max())
+                if field.is_ragged
+                else field.chunk_nbytes,
+                "decoded_bytes": decoded,
                 "disk_bytes": files.nbytes,
             }
         )
@@ -96,8 +99,8 @@ def _describe(store: Store) -> dict[str, Any]:
         "missing_chunk_files": missing,
         "has_names": layout.has_names,
         "source": dict(layout.source),
-        "sample_bytes": layout.sample_nbytes,
-        "decoded_bytes": layout.sample_nbytes * layout.samples,
+        "sample_bytes": sum(field["sample_bytes"] for field in fields),
+        "decoded_bytes": sum(field["decoded_bytes"] for field in fields),
         "disk_bytes": sum(field["disk_bytes"] for field in fields),
         "fields": fields,
     }
@@ -108,7 +111,7 @@ def _store_text(told: dict[str, Any]) -> str:
     chunks = f"{told['chunks']:,} of {told['chunk_length']:,} samples ({per_chunk:,} x batch size)"
     heads = [
         ("store", told["path"]),
-        ("samples", f"{told['samples']:,}, {format_size(told['sample_bytes'])} each"),
+        ("samples", f"{told['samples']:,}, {format_size(told['sample_bytes'])} {_each(told)}"),
         ("batches", _counted(told["batches"], told["batch_size"], told["last_batch_samples"])),
         ("chunks", chunks + _tail(told["chunk_length"], told["last_chunk_samples"])),
         ("source", _source_text(told)),
@@ -123,11 +126,20 @@ def _store_text(told: dict[str, Any]) -> str:
         ("field", "dtype", "shape", "codec", "sample", "chunk", "decoded", "on disk")
     ]
     for field in told["fields"]:
-        named = (field["name"], field["dtype"], str(tuple(field["shape"])), field["codec"])
+        named = (field["name"], field["dtype"], _shape_text(field["shape"]), field["codec"])
         rows.append((*named, *(format_size(field[size]) for size in sizes)))
     totals = (sum(field[size] for field in told["fields"]) for size in sizes)
     rows.append(("total", "", "", "", *(format_size(total) for total in totals)))
     return table(heads, left=2) + "\n\n" + table(rows, left=4)
+
+
+def _each(told: dict[str, Any]) -> str:
+    return "on average" if any(-1 in field["shape"] for field in told["fields"]) else "each"
+
+
+def _shape_text(shape: list[int]) -> str:
+    """Write a shape; axes along which samples differ as stars."""
+    return str(tuple(shape)).replace("-1", "*")
 
 
 def _counted(count: int, length: int, last: int) -> str:
@@ -159,6 +171,7 @@ def _source_text(told: dict[str, Any]) -> str:
 
 def _describe_sample(store: Store, sample: int) -> dict[str, Any]:
     chunk, row = divmod(sample, store.layout.chunk_length)
+    arrays = {name: store.read_chunk(name, chunk)[row] for name in store.fields}
     return {
         "index": sample,
         "name": store.sample_name(sample),
@@ -168,8 +181,8 @@ def _describe_sample(store: Store, sample: int) -> dict[str, Any]:
             {
                 "name": field.name,
                 "dtype": field.dtype.name,
-                "shape": list(field.shape),
-                **_extremes(store.read_chunk(field.name, chunk)[row]),
+                "shape": list(arrays[field.name].shape),
+                **_extremes(arrays[field.name]),
             }
             for field in store.layout.fields
         ],
