@@ -38,13 +38,22 @@ def read_into(plan: PreprocessPlan, rows: Rows, row: int, index: int) -> Collect
     try:
         absent = read_filled(plan.indexed, index, into, plan.fill)
     except SourceError as error:
-        raise _of_another_shape(plan, index, error) or error from error.__cause__
+        raise _hinted(plan, index, _of_another_shape(plan, index, error) or error) from error.__cause__
     spend("reading", since)
     for mask, name in masks.items():
         values = rows[mask]
         if not isinstance(values, RaggedRows):
             values[row] = name not in absent
     return absent
+
+
+def _hinted(plan: PreprocessPlan, index: int, error: SourceError) -> SourceError:
+    """Add to the error of a sample that is not like the first what else a sample might be."""
+    try:
+        differs = plan.likeness and plan.indexed.schema(index) != plan.schema
+    except SourceError:
+        return error
+    return SourceError(error.file, error.member, f"{error.cause}; {plan.likeness}") if differs else error
 
 
 def _of_another_shape(plan: PreprocessPlan, index: int, error: SourceError) -> SourceError | None:

@@ -111,6 +111,8 @@ class PreprocessPlan:
         Bytes of the source's files; None where there are none.
     remarks : tuple of str
         What else was noticed of the source, to be told.
+    likeness : str
+        What else a sample might be, by the first file; empty if nothing suggests it.
     first : int
         The number of the sample that the schema is from.
     ragged : mapping of str to RaggedPlan
@@ -134,6 +136,7 @@ class PreprocessPlan:
     in_source: bool = False
     source_bytes: int | None = None
     remarks: tuple[str, ...] = ()
+    likeness: str = ""
     first: int = 0
     ragged: Mapping[str, RaggedPlan] = field(default_factory=dict)
     masks: Mapping[str, str] = field(default_factory=dict)
@@ -261,7 +264,7 @@ class PreprocessPlan:
         lines = [("source", f"{self.source.kind}: {counted}")]
         if self.passed_over:
             lines.append(("", f"{self.passed_over} skipped"))
-        lines += [("", remark) for remark in self.remarks]
+        lines += [("", remark) for remark in (*self.remarks, self.likeness) if remark]
         if self.options.allow_pickle:
             lines.append(("", f"WARNING: {PICKLES_ARE_READ}"))
         width = max(len(name) for name in self.schema)

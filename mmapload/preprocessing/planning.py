@@ -23,6 +23,7 @@ from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Sample
 from mmapload.preprocessing.ragged import check_ragged
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
+from mmapload.sources.likeness import likeness
 from mmapload.sources.takelists import parse_take
 from mmapload.writer.durable import free_bytes
 from mmapload.writer.workfolder import is_store, partial_path
@@ -121,7 +122,8 @@ def make_plan(
         present_bytes=_size_of(os.path.join(partial_path(target), "store")),
         hidden=opened.listing.hidden if opened.listing else 0,
         foreign=opened.listing.foreign if opened.listing else 0,
-        remarks=_remarks(opened),
+        remarks=() if opened.listing is None else opened.listing.notes,
+        likeness=_likeness(opened, found.schema) if options.samples == "files" else "",
         in_source=_lies_in(target, opened.folders),
         source_bytes=opened.listing.stamps.nbytes if opened.listing and opened.listing.stamps else None,
         first=found.first,
@@ -135,10 +137,11 @@ def make_plan(
     return replace(plan, jobs=wanted if plan.chunks is None else min(wanted, plan.chunks))
 
 
-def _remarks(opened: OpenedSource) -> tuple[str, ...]:
-    """Return what was noticed of the files, and should be told."""
-    noticed = getattr(opened.source, "remarks", ())
-    return (*(opened.listing.notes if opened.listing else ()), *noticed)
+def _likeness(opened: OpenedSource, schema: Mapping[str, ArraySpec]) -> str:
+    """Say what else a sample might be, by the schema of one file."""
+    if opened.listing is None or opened.source.kind not in {"npz", "npy"}:
+        return ""
+    return likeness(schema, len(opened.listing))
 
 
 def _target(out: StrPath) -> str:
