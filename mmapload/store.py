@@ -148,7 +148,7 @@ class Store:
         memory = np.empty(whole * field.dtype.itemsize, np.uint8)
         trailers, _ = read_values(self.path, field, chunk, values, memory)
         self.expect_listed(field, chunk, combined_checksum([first, *trailers]))
-        return RaggedArray(memory.view(field.dtype)[:values], extents)
+        return RaggedArray(memory.view(field.values_dtype)[:values], extents)
 
     def read_chunk(self, field: str, chunk: int) -> Any:
         """Read, check and decode one chunk of one field.

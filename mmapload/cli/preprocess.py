@@ -34,6 +34,7 @@ examples:
   mmapload preprocess 'data/*/frames_*.npz' out.mml --batch-size 32 --codec zstd --shuffle 0
   mmapload preprocess val/ val.mml --batch-size 32 --fill flow=0
   mmapload preprocess words/ words.mml --batch-size 32 --ragged auto --optional label
+  mmapload preprocess train/ train.mml --batch-size 32 --cast flow=float16
   mmapload preprocess day2/ train.mml --batch-size 32 --append
   mmapload preprocess mnist.npz train.mml --batch-size 256 --samples rows --fields 'x_train=x,y_train=y'
   mmapload preprocess all.npz train.mml --batch-size 32 --samples rows --take split.npz:train
@@ -107,6 +108,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B",
         help="fields that samples may lack: zeros, or what --fill says, are stored, and the field A_present "
         "says which samples have A",
+    )
+    parser.add_argument(
+        "--cast",
+        metavar="A=TYPE,B=TYPE",
+        help="cast numbers to another type, such as flow=float16 or label=int32; what that changes is told, "
+        "and a value that no whole number is makes its sample a bad one",
     )
     parser.add_argument(
         "--shuffle",
@@ -192,6 +199,7 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             allow_pickle=arguments.allow_pickle,
             ragged=arguments.ragged,
             optional=arguments.optional,
+            cast=arguments.cast,
         )
     except MmaploadError:
         raise

@@ -42,6 +42,9 @@ def _lines(plan: PreprocessPlan, result: PreprocessResult) -> Iterator[str]:
         yield f"resumed: {result.resumed_samples:,} samples were there already"
     for name, count in result.filled.items():
         yield f"filled: {name} in {count:,} of {layout.samples:,} samples"
+    dtypes = dict(plan.options.cast)
+    for name, counts in result.cast.items():
+        yield f"cast: {name} to {dtypes[name]}: {counts}" + (" in this run" if result.resumed_samples else "")
     if plan.passed_over:
         yield f"skipped {plan.passed_over} of the source"
     if result.skipped:

@@ -67,6 +67,7 @@ def plan_preprocess(
     allow_pickle: bool = False,
     ragged: str | Sequence[str] | None = None,
     optional: str | Sequence[str] | None = None,
+    cast: str | Sequence[str] | Mapping[str, str] | None = None,
 ) -> PreprocessPlan:
     """Look at the source and the target and say what `preprocess` would do; writes nothing.
 
@@ -97,6 +98,7 @@ def plan_preprocess(
         allow_pickle=allow_pickle,
         ragged=ragged,
         optional=optional,
+        cast=cast,
     )
 
 
@@ -120,6 +122,7 @@ def preprocess(
     allow_pickle: bool = False,
     ragged: str | Sequence[str] | None = None,
     optional: str | Sequence[str] | None = None,
+    cast: str | Sequence[str] | Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> Store:
     """Write samples into a store whose chunks are aligned to batches.
@@ -188,6 +191,11 @@ def preprocess(
     optional : str or list of str, optional
         Fields that samples may lack. What `fill` says is stored then, by default zeros, of a ragged field a
         sample without values; and the field `NAME_present`, of type bool, says which samples have it.
+    cast : str, list of str, or mapping of str to str, optional
+        Types that numbers are cast to, by the fields' names in the store: "flow=float16,label=int32", or
+        {"flow": "bfloat16"}. Real and complex types take the nearest value; how many values changed, became
+        infinite or NaN is told at the end. To a whole number or bool only such values are cast as it holds:
+        a sample with any other is a bad one. Nothing is cast that is not named.
     quiet : bool
         Whether to tell nothing on standard error.
 
@@ -240,5 +248,6 @@ def preprocess(
         allow_pickle=allow_pickle,
         ragged=ragged,
         optional=optional,
+        cast=cast,
     )
     return execute(plan, progress_to(quiet=quiet)).store

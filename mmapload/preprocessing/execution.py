@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from mmapload.layout import StoreLayout
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.progress import Progress
+    from mmapload.sources.casting import CastCounts
 
 __all__ = ["PreprocessResult", "execute"]
 
@@ -71,6 +72,8 @@ class PreprocessResult:
     spent : mapping of str to float
         Seconds of all threads together, by what they did: reading, encoding (and checksums), writing (and
         flushing), waiting.
+    cast : mapping of str to CastCounts
+        For every field that was cast what this did to the values that this run has read.
     """
 
     store: Store
@@ -79,6 +82,7 @@ class PreprocessResult:
     seconds: float
     filled: Mapping[str, int]
     spent: Mapping[str, float]
+    cast: Mapping[str, CastCounts]
 
 
 def execute(plan: PreprocessPlan, progress: Progress | None = None) -> PreprocessResult:
@@ -143,7 +147,9 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
                 remove_skipped(plan.out)
     store = open_store(plan.out)
     filled = {name: stand_ins[name] for name in plan.fill}
-    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started, filled, seconds)
+    counts = getattr(plan.source, "counts", {})
+    took = time.monotonic() - started
+    return PreprocessResult(store, tuple(skipped), resumed, took, filled, seconds, counts)
 
 
 def _check_target(plan: PreprocessPlan) -> None:

@@ -61,6 +61,8 @@ class Options:
         Fields whose samples may differ in shape, or "auto".
     optional : tuple of str
         Fields that samples may lack, and of which a mask says which do.
+    cast : tuple of (str, str)
+        Fields that are cast, by their names in the store, and the type of each.
     """
 
     batch_size: int
@@ -75,6 +77,7 @@ class Options:
     allow_pickle: bool = False
     ragged: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
+    cast: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +277,7 @@ class PreprocessPlan:
             text += " on average" if ragged else ""
             text += f", says which samples have {self.masks[name]}" if name in self.masks else ""
             text += f", {self.fill[name]} where missing" if name in self.fill else ""
+            text += ", cast" if name in dict(self.options.cast) else ""
             lines.append(("" if number else "fields", text))
         lines.append(("store", self.out))
         if self.in_source:

@@ -23,6 +23,8 @@ from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Sample
 from mmapload.preprocessing.ragged import check_ragged
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
+from mmapload.sources.casting import parse_casts
+from mmapload.sources.castsource import cast_source
 from mmapload.sources.likeness import likeness
 from mmapload.sources.takelists import parse_take
 from mmapload.writer.durable import free_bytes
@@ -68,6 +70,7 @@ def make_plan(
     append: bool = False,
     ragged: str | Sequence[str] | None = None,
     optional: str | Sequence[str] | None = None,
+    cast: str | Sequence[str] | Mapping[str, str] | None = None,
 ) -> PreprocessPlan:
     """Plan a run; `preprocess` has the parameters."""
     chosen = parse_fields(fields)
@@ -85,6 +88,7 @@ def make_plan(
         allow_pickle=allow_pickle,
         ragged=check_ragged(ragged),
         optional=check_optional(optional),
+        cast=parse_casts(cast),
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
@@ -103,12 +107,15 @@ def make_plan(
     )
     if taken is not None:
         opened = opened.take(taken)
+    if options.cast:
+        opened = replace(opened, source=cast_source(opened.source, options.cast))
     check_target(target, overwrite=overwrite, append=append)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
     found = survey(opened, options, wanted_fill)
     schema, masks = with_masks(found.schema, options.optional)
     _check_schema(schema, {new: old for old, new in options.fields or ()})
+    _check_casts(options.cast, schema)
     plan = PreprocessPlan(
         source=opened.source,
         out=target,
@@ -250,6 +257,13 @@ def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -
         others = [name for name in schema if not check_field_names([name])]
         hint = f" (--fields also selects: name the others too, {','.join(others)})" if others else ""
         raise ValueError("; ".join(problems) + hint)
+
+
+def _check_casts(casts: Iterable[tuple[str, str]], schema: Mapping[str, ArraySpec]) -> None:
+    for name, dtype in casts:
+        if name not in schema:
+            has = ", ".join(map(repr, schema))
+            raise ValueError(f"cast: there is no field {name!r} to cast to {dtype}: the fields are {has}")
 
 
 def _check_chunks(plan: PreprocessPlan) -> None:

@@ -148,10 +148,16 @@ def survey_shapes(
         If a field is not there, has no axes, or a number is to fill it.
     """
     auto = wanted == (AUTO,)
-    candidates = {name: spec for name, spec in schema.items() if (auto or name in wanted) and spec.shape}
+    candidates = {
+        name: spec
+        for name, spec in schema.items()
+        if (auto or name in wanted) and spec.shape and not spec.is_text
+    }
     lacking = [] if auto else [name for name in wanted if name not in candidates]
     if lacking:
         kind = "has no axes: its samples are single numbers" if lacking[0] in schema else "is not there"
+        if lacking[0] in schema and schema[lacking[0]].is_text:
+            kind = "is text, of which the longest is kept whole, and cannot differ in shape"
         raise ValueError(f"ragged: the field {lacking[0]!r} {kind}; there are {', '.join(schema)}")
     found = {name: _Shapes(spec, len(source), fill.get(name)) for name, spec in candidates.items()}
     for index, looked_at in _schemas(source):
@@ -160,7 +166,7 @@ def survey_shapes(
             raise looked_at
         for name, spec in schema.items():
             own = sample.get(name)
-            fits = found[name].put(index, own) if name in found else own in {None, spec}
+            fits = found[name].put(index, own) if name in found else own is None or spec.holds(own)
             if own is not None and not fits and not skip:
                 raise _differing(source, index, first, name, own, spec)
     ragged = {name: shapes for name, shapes in found.items() if shapes.differ or not auto}

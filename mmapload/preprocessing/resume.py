@@ -59,6 +59,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
         "samples": None if options.samples == "files" else options.samples,
         "take": options.take,
         "allow_pickle": options.allow_pickle or None,
+        "cast": [list(pair) for pair in options.cast] or None,
         "batch_size": options.batch_size,
         "codec": options.codec,
         "chunk_bytes": options.chunk_bytes,

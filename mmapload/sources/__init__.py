@@ -49,6 +49,7 @@ class ArraySpec:
 
         Examples
         --------
+        >>> import numpy as np
         >>> wide, narrow, number = (ArraySpec(np.dtype(each), (2,)) for each in ("<U7", "<U3", "f4"))
         >>> wide.holds(narrow), narrow.holds(wide), wide.holds(number)
         (True, False, False)
