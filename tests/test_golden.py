@@ -48,7 +48,7 @@ def store(codec_name, form) -> Store:
 def test_there_is_a_golden_store_of_every_codec():
     assert CODECS == CODEC_NAMES
     folders = {path.name for path in GOLDEN.iterdir() if path.is_dir() and path.name != "__pycache__"}
-    assert folders == {*CODECS, "listed", "sealed", "ragged"}
+    assert folders == {*CODECS, "listed", "sealed", "ragged", "noted"}
     for form in (LISTED, SEALED):
         assert {path.name for path in form.iterdir()} == {*CODECS}
 

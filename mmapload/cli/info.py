@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.cli.parsing import UsageError, whole_number
 from mmapload.cli.tables import table
+from mmapload.errors import printable
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from mmapload.notes import DtypeNote
     from mmapload.store import Store
 
 __all__ = ["DESCRIPTION", "EXAMPLES", "HELP", "USAGE", "add_arguments", "run"]
@@ -30,6 +32,10 @@ examples:
   mmapload info train.mml
   mmapload info train.mml --sample 4711
   mmapload info train.mml --json | jq .samples"""
+
+
+_LONGEST_TEXT: Final = 40
+"""Characters of a text that are shown."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,8 +81,8 @@ def _describe(store: Store) -> dict[str, Any]:
         fields.append(
             {
                 "name": field.name,
-                "dtype": field.dtype.name,
-                "shape": list(field.shape),
+                "dtype": field.values_name,
+                "shape": list(field.values_shape),
                 "codec": field.codec.name,
                 "sample_bytes": store.sample_nbytes(field),
                 "chunk_bytes": int(store.chunk_nbytes([field]).max())
@@ -180,24 +186,37 @@ def _describe_sample(store: Store, sample: int) -> dict[str, Any]:
         "fields": [
             {
                 "name": field.name,
-                "dtype": field.dtype.name,
+                "dtype": field.values_name,
                 "shape": list(arrays[field.name].shape),
-                **_extremes(arrays[field.name]),
+                **_extremes(arrays[field.name], field.meaning),
             }
             for field in store.layout.fields
         ],
     }
 
 
-def _extremes(array: npt.NDArray[Any]) -> dict[str, Any]:
-    """Return least, greatest and how many are NaN; None where there is no such thing."""
+def _extremes(array: npt.NDArray[Any], meaning: DtypeNote | None) -> dict[str, Any]:
+    """Return least, greatest and how many are NaN, or no time; None where there is no such thing."""
     import numpy as np
 
     found = np.asarray(array)
-    nans = int(np.isnan(found).sum()) if found.dtype.kind in "fc" else 0
+    if meaning is not None and meaning.dtype == "bfloat16":
+        found = (found.astype(np.uint32) << 16).view(np.float32)
+    nans = int(np.isnan(found).sum()) if found.dtype.kind in "fcmM" else 0
     if found.dtype.kind == "c" or found.size == nans:
         return {"min": None, "max": None, "nan": nans}
+    if found.dtype.kind in "mM":
+        times = found[~np.isnan(found)]
+        return {"min": str(times.min()), "max": str(times.max()), "nan": nans}
+    if found.dtype.kind in "US":
+        texts = found.reshape(-1).tolist()
+        return {"min": _text(min(texts)), "max": _text(max(texts)), "nan": 0}
     return {"min": _number(np.nanmin(found)), "max": _number(np.nanmax(found)), "nan": nans}
+
+
+def _text(value: str | bytes) -> str:
+    text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+    return printable(text if len(text) <= _LONGEST_TEXT else text[:_LONGEST_TEXT] + "...")
 
 
 def _number(value: Any) -> Any:
