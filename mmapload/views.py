@@ -133,6 +133,34 @@ class StoreView:
         """Whether samples of any chosen field differ in shape."""
         return any(field.is_ragged for field in self.fields)
 
+    def shapes(self, field: str) -> NDArray[np.int64]:
+        """Return the shape of every sample of a field, shape (samples, axes): to make buckets of, say.
+
+        Raises
+        ------
+        KeyError
+            If there is no such field.
+        ChunkError
+            If a file that says how long samples are is missing or damaged.
+
+        Examples
+        --------
+        >>> import mmapload, numpy as np, tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> samples = [{"words": np.arange(length)} for length in (3, 0, 9, 4)]
+        >>> _ = mmapload.preprocess(samples, folder.name + "/store", 2, ragged="words")
+        >>> mmapload.ChunkDataset(folder.name + "/store").shapes("words")[:, 0].tolist()
+        [3, 0, 9, 4]
+        """
+        found = self.store.field(field)
+        if not found.is_ragged:
+            return np.broadcast_to(np.array(found.shape, np.int64), (self.samples, len(found.shape)))
+        extents = (
+            self.reading.residency.reader.extents(field, chunk) for chunk in range(self.store.layout.chunks)
+        )
+        whole = np.concatenate([each.shapes for each in extents])
+        return whole if self.chosen is None else whole[self.numbers]
+
     @property
     def sample_nbytes(self) -> int:
         """Bytes of a sample of the chosen fields; on average where they differ."""

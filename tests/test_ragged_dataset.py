@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,3 +149,24 @@ def test_what_cannot_be_served_is_refused(tmp_path):
     assert len(mmapload.ChunkDataset(store.path)) == 3
     with pytest.raises(ValueError, match="'x_mask'"):
         mmapload.ChunkDataset(store.path, ragged="pad")
+
+
+def test_batches_are_of_one_bucket_of_lengths_by_the_recipe_of_the_page(tmp_path):
+    page = Path(__file__).parents[1] / "docs" / "ragged.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = {"np": np, "mmapload": mmapload}
+    exec(code, lines)
+    lengths = np.random.default_rng(0).integers(0, 50, 200).tolist()
+    dataset = mmapload.ChunkDataset(write(tmp_path / "store", lengths, ragged="words,boxes").path)
+    edges = [10, 20, 30]
+    assert dataset.shapes("words")[:, 0].tolist() == lengths
+    assert dataset.subset([3, 7]).shapes("words")[:, 0].tolist() == [lengths[3], lengths[7]]
+    loader = lines["bucketed"](dataset, 4, edges)
+    found = []
+    for batch in loader:
+        buckets = {int(np.searchsorted(edges, len(words))) for words in batch["words"]}
+        assert len(buckets) == 1
+        found.append(batch["number"].tolist())
+    assert sorted(number for each in found for number in each) == list(range(200))
+    again = lines["bucketed"](dataset, 4, edges)
+    assert [batch["number"].tolist() for batch in again] == found
