@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import numpy as np
@@ -135,9 +136,8 @@ def joined(
     rows = samples[order] - chunks[order] * field.chunk_length
     numbers, firsts = np.unique(chunks[order], return_index=True)
     starts, shapes = np.empty(len(samples), np.int64), np.empty((len(samples), len(field.shape)), np.int64)
-    for chunk, first, last in zip(
-        numbers.tolist(), firsts.tolist(), [*firsts.tolist()[1:], len(samples)], strict=True
-    ):
+    cuts = [*firsts.tolist(), len(samples)]
+    for chunk, (first, last) in zip(numbers.tolist(), pairwise(cuts), strict=True):
         here, own, places = extents(field.name, chunk), rows[first:last], order[first:last]
         starts[places] = here.offsets[own]
         shapes[places] = here.shapes[own]

@@ -562,3 +562,26 @@ def test_the_store_is_left_as_it_was(tmp_path):
     run_bench(store, Settings(4, rounds=1, samples=40, source=str(tmp_path / "npz")))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert open_store(store.path) == store
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda i: {"words": np.zeros(i, "f4")},
+        lambda i: {"text": "a" * i, "at": np.datetime64(i, "D"), "half": torch.ones(3, dtype=torch.bfloat16)},
+    ],
+    ids=["ragged", "noted"],
+)
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_fields_that_are_ragged_or_come_as_other_things_than_tensors_are_measured(tmp_path, sample, codec):
+    samples = [sample(i) for i in range(1, 14)]
+    store = mmapload.preprocess(samples, tmp_path / "store", 4, codec=codec, ragged="auto", chunk_bytes=32)
+    bench = run_bench(store, Settings(4, rounds=1, samples=13))
+    assert names(bench)[: len(LOADERS)] == LOADERS
+    assert bench.verdict.sentence
+
+
+def test_a_field_that_numpy_has_no_type_for_is_not_sought_in_files(tmp_path):
+    store = mmapload.preprocess([{"at": np.datetime64(0, "s")}], tmp_path / "store", 1)
+    with pytest.raises(MmaploadError, match=r"field 'at' .*is datetime64\[s\].*leave out --source"):
+        match(store, str(tmp_path))

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 from torch.utils.data import DataLoader
 
 import mmapload
@@ -184,3 +187,42 @@ def test_an_iterable_says_in_its_first_sample_how_long_text_may_be(tmp_path: Pat
     samples = iter([{"x": np.array("a", "<U4")}, {"x": "abc"}])
     store = mmapload.preprocess(samples, tmp_path / "out", 2)
     assert stored(store, "x").tolist() == ["a", "abc"]
+
+
+NUMBERS = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+WIDE = [*NUMBERS, "M8[D]", "m8[7us]", "M8"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    dtype=st.sampled_from([*WIDE, *(f">{each}" for each in WIDE[2:]), "<U3", ">U2", "S4", "S1"]),
+    shape=hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=3),
+    count=st.integers(1, 5),
+    codec=st.sampled_from(["raw", "zstd", "blosc-lz4"]),
+    in_files=st.booleans(),
+    seed=st.randoms(use_true_random=False),
+)
+def test_any_array_comes_back_with_every_bit(tmp_path_factory, dtype, shape, count, codec, in_files, seed):
+    folder = tmp_path_factory.mktemp("any")
+    kind = np.dtype(dtype)
+    noise = [seed.randbytes(kind.itemsize * int(np.prod(shape))) for _ in range(count)]
+    if kind.kind == "b":
+        noise = [bytes(byte & 1 for byte in each) for each in noise]
+    if kind.kind == "U":  # no text has characters beyond the last
+        noise = [
+            (np.frombuffer(each, kind.byteorder + "u4") % 0x110000).astype(f"{kind.byteorder}u4").tobytes()
+            for each in noise
+        ]
+    arrays = [np.frombuffer(each, kind).reshape(shape) for each in noise]
+    source: Any = [{"x": array} for array in arrays]
+    if in_files:
+        (folder / "in").mkdir()
+        for number, array in enumerate(arrays):
+            np.savez(folder / "in" / f"{number}.npz", x=np.asfortranarray(array) if array.ndim > 1 else array)
+        source = folder / "in"
+    store = mmapload.preprocess(source, folder / "out", 2, codec=codec, chunk_bytes=1)
+    found = stored(store, "x")
+    # numpy takes no other byte order for times without a unit, so that bytes are swapped here.
+    native = [each if kind.isnative else each.byteswap().view(kind.newbyteorder("<")) for each in arrays]
+    assert (found.dtype, found.shape) == (native[0].dtype, (count, *shape))
+    assert found.tobytes() == b"".join(each.tobytes() for each in native)

@@ -82,7 +82,8 @@ def decoding(store: Store, files: Sequence[ChunkFile], samples: int, nbytes: int
     """Read and decompress the same files into recycled buffers, as a loader does in the background."""
     paths = tuple(path for _, _, path in files)
     chunks = sorted({chunk for _, chunk, _ in files})
-    reader = ChunkDataset(store.path, memory=store.layout.chunk_nbytes, verify="never").residency.reader
+    largest = int(store.chunk_nbytes(store.layout.fields).max())
+    reader = ChunkDataset(store.path, memory=largest, verify="never").residency.reader
 
     def prepare(number: int) -> Callable[[], float]:
         order = np.random.default_rng(number).permutation(chunks).tolist()
@@ -122,7 +123,8 @@ def copying(
 
     def twice(_: int) -> Callable[[], float]:
         sources = {name: torch.ones_like(buffer) for name, buffer in buffers.items()}
-        pairs = [(np.ones_like(each.numpy()), np.ones_like(each.numpy())) for each in buffers.values()]
+        arrays = [_as_numpy(each) for each in buffers.values()]
+        pairs = [(np.ones_like(each), np.ones_like(each)) for each in arrays]
 
         def both() -> None:
             thread = threading.Thread(target=copy_together, args=(pairs,), name="mmapload-copy")
@@ -134,6 +136,11 @@ def copying(
 
     yield Contender("memory copy", "copy", samples, nbytes, (), once)
     yield Contender("memory copy, twice at once", "copy", samples, nbytes, (), twice)
+
+
+def _as_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """See a tensor as an array, which lacks bfloat16."""
+    return (tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def _read_all(

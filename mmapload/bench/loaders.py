@@ -19,6 +19,7 @@ from mmapload.dataset import ChunkDataset
 from mmapload.errors import MmaploadError
 from mmapload.loader import ChunkDataLoader
 from mmapload.order import auto_window
+from mmapload.served import served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -100,7 +101,8 @@ class Part:
         if self.exceeds:
             # Two windows, which cut chunks, and no more than of the whole store.
             chunks = 2 * -(-self.window // layout.chunk_length) + 2
-            memory = max(layout.chunk_nbytes, min(memory, chunks * layout.chunk_nbytes))
+            largest = int(self.store.chunk_nbytes(layout.fields).max())
+            memory = max(largest, min(memory, chunks * largest))
         dataset = ChunkDataset(self.store.path, memory=memory, verify="never", with_index=self.indexed)
         cut = dataclasses.replace(dataset.store.layout, samples=self.samples)
         dataset.store = dataclasses.replace(dataset.store, layout=cut)
@@ -113,12 +115,14 @@ class Part:
 
 
 def fixed_buffers(part: Part) -> dict[str, torch.Tensor]:
-    """Return memory for one batch of each field, used once before."""
+    """Return memory for one batch of each field that comes as tensors, used once before."""
     size = min(part.batch_size, part.samples)
-    return {
-        field.name: torch.from_numpy(np.ones((size, *field.shape), field.dtype))
+    made = {
+        field.name: served(field, np.ones((size, *field.shape), field.dtype))
         for field in part.store.layout.fields
+        if not field.is_ragged
     }
+    return {name: buffer for name, buffer in made.items() if isinstance(buffer, torch.Tensor)}
 
 
 def deliver(loader: Loader, part: Part, buffers: dict[str, torch.Tensor]) -> float:
@@ -133,11 +137,9 @@ def deliver(loader: Loader, part: Part, buffers: dict[str, torch.Tensor]) -> flo
     count = 0
     start = time.perf_counter()
     for batch in loader:
-        length = 0
+        length = len(next(iter(batch.values())))
         for name, buffer in buffers.items():
-            tensor = batch[name]
-            length = len(tensor)
-            buffer[:length].copy_(tensor)
+            buffer[:length].copy_(batch[name])
         start_of_batch, count = count, count + length
         if count > part.samples:
             break

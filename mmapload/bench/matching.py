@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from mmapload.dataset import ChunkDataset
-from mmapload.errors import SourceError, shown
+from mmapload.errors import MmaploadError, SourceError, shown
 from mmapload.sources import ArraySpec
 from mmapload.sources.listing import Listing
 from mmapload.sources.npz import NpzSource
@@ -92,6 +92,12 @@ def match(store: Store, folder: str) -> Arrays:
     SourceError
         If a file is missing or cannot be read, or a field's bits are in none of its arrays.
     """
+    noted = next((field for field in store.layout.fields if field.meaning is not None), None)
+    if noted is not None:
+        raise MmaploadError(
+            f"field {noted.name!r} of {store.path} is {noted.meaning}, and only stores of numbers that numpy "
+            "has can be compared with their files: leave out --source"
+        )
     samples = sorted({round(i * (len(store) - 1) / (CHECKED - 1)) for i in range(CHECKED)})
     paths = sample_paths(store, folder, samples)
     dataset = ChunkDataset(store.path, memory=max(1, store.layout.chunk_nbytes), verify="never")
