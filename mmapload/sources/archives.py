@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +15,7 @@ from mmapload.notes import bytes_of
 from mmapload.sources import ArraySpec
 from mmapload.sources.absent import selection_advice
 from mmapload.sources.npy import MAX_HEADER, Header, header_length, parse_header
+from mmapload.sources.plainfiles import open_descriptor
 from mmapload.sources.signatures import archive_kind
 from mmapload.sources.stamps import check_stamp
 from mmapload.sources.zipdir import read_directory
@@ -46,8 +45,6 @@ Array = TypeVar("Array")
 
 _FIRST = 512  # holds the header of nearly every array
 _MOST_LISTED = 12
-# What this process or the machine lacks for the moment; it says nothing against the file.
-_SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +79,8 @@ def opened_file(path: str, stamp: Stamp | None = None) -> Iterator[tuple[int, os
         If it cannot be opened or read, is no regular file, changes meanwhile, or has changed since
         its stamp was taken.
     """
+    fd, before = open_descriptor(path)
     try:
-        # Without O_NONBLOCK opening a pipe would wait for a writer; on a file it has no effect.
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except (OSError, ValueError) as error:
-        if getattr(error, "errno", None) in _SCARCE:
-            raise
-        raise SourceError(path, None, f"cannot be opened: {getattr(error, 'strerror', error)}") from None
-    try:
-        before = os.fstat(fd)
-        if not stat.S_ISREG(before.st_mode):
-            raise SourceError(path, None, "not a file")
         check_stamp(path, stamp, before)
         yield fd, before
         after = os.fstat(fd)

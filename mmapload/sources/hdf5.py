@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import MmaploadError, SourceError
 from mmapload.sources.arrays import explained_read
+from mmapload.sources.plainfiles import open_plain
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
 from mmapload.sources.stored import rows_at_once
 
@@ -53,6 +54,7 @@ class Hdf5Format:
 def opened_hdf5(path: str) -> Iterator[Any]:
     """Open an HDF5 file to be read; see `Hdf5Format.open`."""
     h5py = _library(path)
+    open_plain(path).close()  # the library would wait for whoever writes into a pipe
     try:
         file = h5py.File(path, "r", locking="best-effort")
     except Exception as error:

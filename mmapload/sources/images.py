@@ -15,6 +15,8 @@ import numpy as np
 
 from mmapload.errors import SourceError, shown
 from mmapload.sources.arrays import explained_read
+from mmapload.sources.plainfiles import open_plain
+from mmapload.sources.signatures import FIRST_BYTES, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -110,7 +112,7 @@ class _Image(Mapping[str, Any]):
         if name == "label":
             return np.int64(self._number or 0)
         try:
-            with open(self._path, "rb") as file:
+            with open_plain(self._path) as file:
                 return decode_image(file, self._path)
         except OSError as error:
             raise explained_read(error, self._path) from error
@@ -147,11 +149,18 @@ def decode_image(file: BinaryIO, path: str, member: str | None = None) -> npt.ND
             transparent = image.mode == "PA" or "transparency" in image.info
             return np.asarray(image.convert("RGBA" if transparent else "RGB"))
     except image_module.UnidentifiedImageError:
-        raise SourceError(
-            path, member, "not an image that Pillow can read: fetch or write it again"
-        ) from None
+        raise SourceError(path, member, _instead(file)) from None
     except Exception as error:
         raise explained_read(error, path, member) from error
+
+
+def _instead(file: BinaryIO) -> str:
+    """Say what a file is that Pillow does not know."""
+    file.seek(0)
+    what, advice = kind_of(file.read(FIRST_BYTES))
+    if "image" in what:
+        return f"{what}, cut short or damaged, or of a sort that Pillow cannot read: fetch or write it again"
+    return f"not an image that Pillow can read, but {what}: {advice}"
 
 
 def _check(image: Any, path: str, member: str | None) -> None:

@@ -22,6 +22,7 @@ from mmapload.sources.matlab import MatlabFormat
 from mmapload.sources.npyfiles import NPY_FIELD, NpySource, is_npy
 from mmapload.sources.npz import NpzSource
 from mmapload.sources.objects import ObjectNpzSource
+from mmapload.sources.plainfiles import is_folder
 from mmapload.sources.rowfiles import look_at_rows
 from mmapload.sources.rows import RowsSource
 from mmapload.sources.safetensors import SafetensorsFormat
@@ -251,7 +252,7 @@ def _zarr_folders(path: str) -> list[str]:
     with os.scandir(path) as entries:
         below = [entry for entry in entries if not entry.name.startswith(".")]
     folders = sorted(
-        (entry.path for entry in below if entry.is_dir() and is_zarr(entry.path)), key=natural_key
+        (entry.path for entry in below if is_folder(entry) and is_zarr(entry.path)), key=natural_key
     )
     files = [entry.name for entry in below if os.path.splitext(entry.name)[1].lower() in _OF_SUFFIX]
     if folders and files:

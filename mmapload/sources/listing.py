@@ -6,13 +6,13 @@ import fnmatch
 import os
 import re
 import stat
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
 from mmapload.sources.lists import bad_line, listed_paths
 from mmapload.sources.naturally import natural_key, part_key
+from mmapload.sources.plainfiles import is_folder, not_a_file
 from mmapload.sources.stamps import Stamps
 
 if TYPE_CHECKING:
@@ -113,13 +113,13 @@ def list_files(
     root = os.path.commonpath(folders)
     reals = {folder: os.path.realpath(folder) for folder in folders}
     above = {folder: os.path.join(os.path.relpath(folder, root), "") for folder in folders - {root}}
-    skipped: Counter[str] = Counter()
+    noticed = _Noticed()
     names: dict[str, str] = {}
     stamps = Stamps()
     for origin in origins:
         real = reals[origin.folder]
         only = [(os.path.join(real, origin.parts[0]), origin.parts[0])] if origin.literal else None
-        for place, name in only or _walk(origin, real, suffixes, skipped):
+        for place, name in only or _walk(origin, real, suffixes, noticed):
             _add(names, root, place, above.get(origin.folder, "") + name)
             stamps.add(place)
     if not names:
@@ -127,9 +127,24 @@ def list_files(
             ", ".join(os.path.join(origin.folder, *origin.parts) for origin in origins),
             None,
             f"no file whose name ends in {' or '.join(suffixes)} (in upper or lower case), besides "
-            f"{skipped['foreign']} files of other kinds and {skipped['hidden']} with hidden names",
+            f"{noticed.foreign} files of other kinds and {noticed.hidden} with hidden names",
         )
-    return Listing(root, tuple(names.values()), skipped["hidden"], skipped["foreign"], stamps=stamps)
+    found = tuple(names.values())
+    return Listing(root, found, noticed.hidden, noticed.foreign, noticed.notes, stamps)
+
+
+@dataclass(slots=True)
+class _Noticed:
+    """What was come across and is no file of the source."""
+
+    hidden: int = 0
+    foreign: int = 0
+    folders: list[str] = field(default_factory=list)  # with a suffix of files
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        more = f" and {len(self.folders) - 1:,} more" if len(self.folders) > 1 else ""
+        return tuple(f"{name}{more}: a folder, though its name is a file's" for name in self.folders[:1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +180,7 @@ def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> _Origin:
             what += "; those in a list start from its folder" if named else " of the folder, file or glob"
         raise SourceError(path, None, what) from None
     if not stat.S_ISREG(mode):
-        raise SourceError(path, None, f"not a file{named}")
+        raise SourceError(path, None, f"{not_a_file(mode)}{named}")
     if path.lower().endswith(_UNFINISHED):
         raise SourceError(path, None, f"the name of a download that has not ended{named}: wait for it")
     if not path.lower().endswith(suffixes):
@@ -205,7 +220,7 @@ def _add(names: dict[str, str], root: str, place: str, name: str) -> None:
 
 
 def _walk(
-    origin: _Origin, real: str, suffixes: tuple[str, ...], skipped: Counter[str]
+    origin: _Origin, real: str, suffixes: tuple[str, ...], noticed: _Noticed
 ) -> Iterator[tuple[str, str]]:
     """Yield the files of one origin in natural order: its place without links, and its relative name."""
     pattern = _Pattern(tuple(None if p == "**" else re.compile(fnmatch.translate(p)) for p in origin.parts))
@@ -221,8 +236,9 @@ def _walk(
             if not reached or (not folder and not pattern.whole(reached)):
                 continue
             if name.startswith(".") or name == "__MACOSX":
-                skipped["hidden"] += 1
+                noticed.hidden += 1
             elif folder:
+                noticed.folders += [above + name] * name.lower().endswith(suffixes)
                 inside = os.path.join(real, name)
                 inside = os.path.realpath(inside) if link else inside
                 listed = next((frame for frame in frames if frame[1] == inside), None)
@@ -237,7 +253,7 @@ def _walk(
                 found += 1
                 yield os.path.join(real, name), above + name
             else:
-                skipped["foreign"] += 1
+                noticed.foreign += 1
         else:
             frames.pop()
             if found == before:
@@ -248,19 +264,11 @@ def _scan(folder: str) -> Iterator[tuple[str, bool, bool]]:
     """List a folder in natural order: name, whether it is a folder, whether it is a link."""
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, _is_folder(entry), entry.is_symlink()) for entry in entries]
+            found = [(entry.name, is_folder(entry), entry.is_symlink()) for entry in entries]
     except OSError as error:
         raise SourceError(folder, None, f"the folder cannot be read: {error.strerror}") from None
     found.sort(key=lambda entry: part_key(entry[0]))
     return iter(found)
-
-
-def _is_folder(entry: os.DirEntry[str]) -> bool:
-    """Tell by the folder's own listing; only links are looked up."""
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself, or to where one may not look: reading it says what is wrong
-        return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ import numpy as np
 from mmapload.errors import MmaploadError, SourceError
 from mmapload.sources.arrays import explained_read
 from mmapload.sources.hdf5 import StoredDataset, datasets_in, opened_hdf5
+from mmapload.sources.plainfiles import open_plain
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
 from mmapload.sources.stored import InMemory
 
@@ -55,7 +56,7 @@ class MatlabFormat:
             If it is no MATLAB file, or the library that reads it is missing.
         """
         try:
-            with open(path, "rb") as file:
+            with open_plain(path) as file:
                 first = file.read(FIRST_BYTES)
         except OSError as error:
             raise explained_read(error, path) from error

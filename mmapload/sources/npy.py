@@ -145,7 +145,7 @@ def _parse(header: bytes) -> Header:
     except ValueError:
         fields = None
     if not isinstance(fields, dict) or fields.keys() != {"descr", "fortran_order", "shape"}:
-        raise _HeaderError(f"its .npy header is damaged: {text[:80]!r}")
+        raise _HeaderError(f"its .npy header is damaged: {text[:80]!r}; fetch or write the file again")
     shape, fortran = _lengths(fields["shape"]), fields["fortran_order"]
     if type(fortran) is not bool:
         raise _HeaderError(f"its .npy header has fortran_order {shown(fortran)}, which is not True or False")

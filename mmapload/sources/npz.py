@@ -140,6 +140,8 @@ class NpzSource:
             members = self._select(npz)
             absent = absent_fields(members, into, self._optional)
             if absent is None:
+                for field in members.keys() - into.keys():
+                    header_of(npz, members[field])  # says what it is if it is no array
                 raise _fields_differ(npz.path, members, into, self._optional)
             for field, member in members.items():
                 read_array(npz, field, member, into[field])

@@ -18,6 +18,7 @@ import numpy as np
 from mmapload.errors import SourceError, shown
 from mmapload.notes import BFLOAT16
 from mmapload.sources.arrays import explained_read
+from mmapload.sources.plainfiles import open_descriptor
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
 from mmapload.sources.stored import rows_at_once
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
@@ -56,12 +57,9 @@ class SafetensorsFormat:
         SourceError
             If it is no safetensors file, or its header does not fit it.
         """
+        fd, status = open_descriptor(path)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise explained_read(error, path) from error
-        try:
-            yield _tensors(fd, path, os.fstat(fd).st_size)
+            yield _tensors(fd, path, status.st_size)
         except OSError as error:
             raise explained_read(error, path) from error
         finally:

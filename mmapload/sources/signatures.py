@@ -79,8 +79,19 @@ _SIGNATURES: Final[tuple[tuple[int, bytes, str, str], ...]] = (
 _PICKLE: Final = ("a Python pickle, which mmapload never reads", "save the arrays with np.savez")
 # PROTO (0x80) and a protocol's number; or, without it, GLOBAL or MARK with LIST, DICT or TUPLE and a PUT.
 _PICKLED: Final = re.compile(rb"\x80[\x02-\x05]|c[A-Za-z_][\w.]*\n[A-Za-z_]\w*\n|\([ldt](p\d|q)|[]}]q")
-_PAGES: Final = (b"<!doctype html", b"<html", b"<head", b"<?xml")
+_PAGES: Final = (
+    b"<!doctype",
+    b"<html",
+    b"<head",
+    b"<body",
+    b"<script",
+    b"<meta",
+    b"<title",
+    b"<!--",
+    b"<?xml",
+)
 _BYTE_ORDER_MARKS: Final = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_LETTERS: Final = 8
 
 
 def identify(first: bytes, size: int) -> str:
@@ -143,12 +154,22 @@ def kind_of(first: bytes) -> tuple[str, str]:
 
 def _text(first: bytes) -> str | None:
     """Decode what looks like text: no control characters but those that lay lines out."""
-    encoding = "utf-16" if first.startswith(_BYTE_ORDER_MARKS) else "utf-8-sig"
     try:
-        text = codecs.getincrementaldecoder(encoding)().decode(first)  # the end may cut a character
+        text = codecs.getincrementaldecoder(_encoding(first))().decode(first)  # the end may cut a character
     except UnicodeDecodeError:
         return None
     return text if text and all(each.isprintable() or each in "\t\n\r" for each in text) else None
+
+
+def _encoding(first: bytes) -> str:
+    """Tell the encoding of text; of UTF-16 without its mark by the zeros between letters of ASCII."""
+    if first.startswith(_BYTE_ORDER_MARKS):
+        return "utf-16"
+    if len(first) >= _LETTERS and not first[1:_LETTERS:2].strip(b"\0"):
+        return "utf-16-le"
+    if len(first) >= _LETTERS and not first[0:_LETTERS:2].strip(b"\0"):
+        return "utf-16-be"
+    return "utf-8-sig"
 
 
 def archive_kind(names: Sequence[str]) -> str | None:

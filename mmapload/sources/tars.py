@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from mmapload.errors import SourceError, shown
 from mmapload.sources.arrays import explained_read
 from mmapload.sources.members import arrays_of, decode_member, is_image
+from mmapload.sources.plainfiles import open_descriptor, open_plain
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ class TarSamples:
         for file in range(len(files)):
             path = files.path(file)
             try:
-                status = os.stat(path)
+                with open_plain(path) as plain:
+                    status = os.fstat(plain.fileno())
                 self._stats.append((status.st_size, status.st_mtime_ns))
                 self._samples += _index(path, file)
             except tarfile.TarError as error:
@@ -99,12 +101,8 @@ class TarSamples:
         """Open the file of sample `index`; getting an array reads and decodes its member."""
         sample = self._samples[index]
         path = self._files.path(sample.file)
+        fd, status = open_descriptor(path)
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            raise explained_read(error, path) from error
-        try:
-            status = os.fstat(fd)
             if (status.st_size, status.st_mtime_ns) != self._stats[sample.file]:
                 raise SourceError(path, None, "changed since it was listed: wait until nothing writes to it")
             yield _Members(fd, path, sample, decode_images=self._decode_images)

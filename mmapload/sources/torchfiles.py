@@ -9,6 +9,7 @@ import numpy as np
 
 from mmapload.errors import SourceError
 from mmapload.sources.arrays import explained_read
+from mmapload.sources.plainfiles import open_plain
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
 from mmapload.sources.stored import Arrays, InMemory
 
@@ -61,7 +62,7 @@ class TorchFormat:
                 path, None, f"reading it safely takes torch 2.6, and {torch.__version__} is there"
             )
         try:
-            with open(path, "rb") as file:
+            with open_plain(path) as file:
                 first = file.read(FIRST_BYTES)
         except OSError as error:
             raise explained_read(error, path) from error
