@@ -137,7 +137,7 @@ def test_unfinished_work_that_left_samples_out_is_not_continued_by_a_run_that_wo
 
 def test_an_iterable_leaves_out_what_does_not_fit(tmp_path: Path) -> None:
     values = [{"x": i} for i in range(10)]
-    bad = {0: {"x": "text"}, 3: {"x": 0.5}, 4: {"y": 1}, 8: 7}
+    bad = {0: {"x": object()}, 3: {"x": 0.5}, 4: {"y": 1}, 8: 7}
     mixed = [bad.get(i, value) for i, value in enumerate(values)]
     result = execute(plan_preprocess(iter(mixed), tmp_path / "out", 4, on_error="skip"))
     assert stored(result.store, "x").tolist() == [i for i in range(10) if i not in bad]
@@ -153,7 +153,7 @@ def test_a_bad_first_sample_stays_bad_where_a_generator_mends_the_dict_that_it_y
 ) -> None:
     def mending() -> Iterator[dict[str, object]]:
         sample: dict[str, object] = {}
-        for value in ("text", 1, 2):
+        for value in (object(), 1, 2):
             sample["x"] = value
             yield sample
 
@@ -174,3 +174,20 @@ def test_the_journal_is_flushed_a_few_times_a_chunk_however_many_samples_are_bad
     store = preprocess(source, tmp_path / "out", 128, chunk_bytes=1, on_error="skip")
     assert (len(store), len(source.reads)) == (512, 1024)
     assert len(flushed) <= 4 * 8 + 4 + 1  # for half of what is left to be found bad, again and again
+
+
+def test_samples_are_left_out_that_are_unlike_most_even_if_the_first_is_one(tmp_path: Path) -> None:
+    values = samples(30)
+    values[0] = {"x": np.zeros((9, 9), np.uint8), "y": values[0]["y"]}
+    values[1] = {"z": values[1]["y"]}
+    source = write_npz(tmp_path / "in", values)
+    store = preprocess(source, tmp_path / "out", 4, on_error="skip")
+    assert stored(store, "x").tolist() == [value["x"].tolist() for value in values[2:]]
+    lines = Path(skipped_path(str(tmp_path / "out"))).read_text().splitlines()
+    assert [json.loads(line)["index"] for line in lines] == [0, 1]
+    # A field that stands in where it is missing may be in samples before the one that is like most.
+    for number in range(2, 30):
+        np.savez(source / f"s{number}.npz", x=values[number]["x"])
+    store = preprocess(source, tmp_path / "filled", 4, on_error="skip", fill={"y": 0})
+    assert stored(store, "y").tolist() == [[0.0] * 4] * 28
+    assert str(store.layout.fields[1].dtype) == "float32"

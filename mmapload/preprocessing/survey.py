@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mmapload.errors import SourceError
 from mmapload.preprocessing.fill import StandIn, stand_in
 from mmapload.preprocessing.ragged import AUTO, survey_shapes
+from mmapload.preprocessing.usual import usual_sample
 from mmapload.preprocessing.widths import widened
 from mmapload.sources.grouped import grouped
 from mmapload.sources.samples import IterableSource
@@ -89,7 +90,7 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
         index, first = _first_schema(source, skip=skip)
         numbers = {name for name, value in fill.items() if not isinstance(value, StandIn)}
         last = samples if opened.listing is not None else min(samples, index + _LOOKED_AT)
-        later = _later_specs(source, numbers - first.keys(), range(index + 1, last), skip=skip)
+        later = _later_specs(source, numbers - first.keys(), range(0 if skip else index + 1, last), skip=skip)
         lacking = "no sample has" if last == samples else f"none of the first {last:,} samples has"
         schema = _with_fill(source.describe(index), first, later, fill, lacking, options.ragged)
     if options.fields is not None:
@@ -116,9 +117,12 @@ def _names_bytes(source: IndexedSource) -> int:
 
 
 def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, dict[str, ArraySpec]]:
-    """Return number and schema of the first sample that has one."""
+    """Return number and schema of the first sample that has one, or of one that is as most are."""
+    heads = _heads(source, range(len(source)))
+    if skip and (usual := usual_sample(source, heads)) is not None:
+        return usual  # others are left out, which should not be most of them
     fault: SourceError | None = None
-    for index in _heads(source, range(len(source))):
+    for index in heads:
         try:
             return index, source.schema(index)
         except SourceError as error:
