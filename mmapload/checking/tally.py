@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import numpy as np
 
 from mmapload.checking.report import NonFinite, Outlier, SampleFault, Variety
+from mmapload.sources import ArraySpec
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     import numpy.typing as npt
 
-    from mmapload.sources import ArraySpec
-
 __all__ = ["Tally"]
 
 _MOST_SPECS: Final = 64
 """Of a field so many dtypes and shapes are told one by one."""
 
-_Kind: TypeAlias = "ArraySpec | Variety | None"
+_Kind: TypeAlias = ArraySpec | Variety | None
 
 
 class Tally:
     """Counts of fields, dtypes, shapes and values; used by one thread.
 
-    Samples that have the usual schema are only counted; of others the numbers are kept, 8 bytes each.
+    Samples that have the usual schema are only counted; of others the numbers are kept, 8 bytes each. Texts
+    of different lengths are alike, for a store has room for the longest.
 
     Parameters
     ----------
@@ -36,7 +36,8 @@ class Tally:
     """
 
     def __init__(self, usual: Mapping[str, ArraySpec]) -> None:
-        self._usual = dict(usual)
+        self._longest: dict[tuple[str, ArraySpec], ArraySpec] = {}
+        self._usual = {field: self._alike(field, spec) for field, spec in usual.items()}
         self.sound = 0
         self.nbytes = 0
         self.faults: list[SampleFault] = []
@@ -52,9 +53,22 @@ class Tally:
     def add_unlike(self, index: int, schema: Mapping[str, ArraySpec]) -> None:
         """Keep what is otherwise in a sample that was counted."""
         for field in self._usual.keys() | schema.keys():
-            spec = schema.get(field)
+            spec = self._alike(field, schema[field]) if field in schema else None
             if spec != self._usual.get(field):
                 self._add_spec(field, spec, index)
+
+    def _alike(self, field: str, spec: ArraySpec) -> ArraySpec:
+        """Return what stands for all texts of this kind and shape, and note the longest; or what it is."""
+        if not spec.is_text:
+            return spec
+        any_length = ArraySpec(np.dtype(spec.dtype.kind), spec.shape)
+        longest = self._longest.get((field, any_length), spec)
+        self._longest[field, any_length] = spec if spec.holds(longest) else longest
+        return any_length
+
+    def _told(self, field: str, kind: _Kind) -> _Kind:
+        """Return a kind with the length of the longest text, if it is of text."""
+        return self._longest.get((field, kind), kind) if isinstance(kind, ArraySpec) else kind
 
     def _add_spec(self, field: str, spec: ArraySpec | None, index: int) -> None:
         known = self._specs.setdefault(field, {})
@@ -92,10 +106,11 @@ class Tally:
                 others[indices] = False
             groups[self._usual.get(field)] = np.flatnonzero(others)
             most = max(groups, key=lambda kind: len(groups[kind]))
-            if most is not None:
-                schema[field] = most
+            usual = self._told(field, most)
+            if usual is not None:
+                schema[field] = usual
             outliers += [
-                Outlier(field, kind, most, indices)
+                Outlier(field, self._told(field, kind), usual, indices)
                 for kind, indices in sorted(groups.items(), key=lambda group: -len(group[1]))
                 if kind != most and len(indices)
             ]

@@ -19,12 +19,11 @@ from mmapload.preprocessing.buffers import BufferSets, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.gathering import gather, many_of
+from mmapload.preprocessing.headers import Expected, others_bad
 from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from mmapload.layout import StoreLayout
     from mmapload.preprocessing.buffers import Rows
     from mmapload.preprocessing.build import Build
@@ -35,6 +34,8 @@ __all__ = ["not_skipped", "run_parallel"]
 
 _TICK_SECONDS: Final = 0.25
 _NEVER: Final = 2**63
+_MANY: Final = 1000
+"""With so many samples, the first bad one is told before others are looked for."""
 
 
 @dataclass(slots=True)
@@ -125,26 +126,33 @@ def _run_until_bad(
             build.commit(ready)
         raise
     if bad:
-        _settle_bad(build, bad, ready, shared.stop_at - 1)
+        _settle_bad(build, bad, ready, shared.stop_at - 1, progress)
 
 
-def _settle_bad(build: Build, bad: list[BadSample], ready: list[DoneChunk], first: int) -> None:
+def _settle_bad(
+    build: Build, bad: list[BadSample], ready: list[DoneChunk], first: int, progress: Progress
+) -> None:
     if build.plan.options.on_error == "fail":
         build.commit(ready)
         worst, *others = sorted(bad, key=lambda each: each.position)
-        raise not_skipped(worst.error, [each.error.file for each in others])
+        if len(build.source) > _MANY:
+            progress.note(f"bad: {worst.error}; looking whether others are, by their headers")
+        plan = build.plan
+        expected = Expected(plan.schema, {*plan.fill, *plan.masks}, plan.ragged)
+        met = {each.index: each.error for each in others}
+        raise not_skipped(worst.error, others_bad(build.source, worst.index, worst.error, expected, met))
     build.commit([done for done in ready if done.chunk < first])
     build.skip(bad, first)
 
 
-def not_skipped(error: SourceError, others: Sequence[str] = (), *, again: bool = True) -> SourceError:
-    """Return the error of a bad sample with which others are bad, and advice: to run `again`, or to skip."""
-    also = f" (also bad: {', '.join(others)})" if others else ""
+def not_skipped(error: SourceError, others: str = "", *, again: bool = True) -> SourceError:
+    """Return the error of a bad sample with advice, to run `again` or to skip, and which others are bad."""
+    also = f"; {others}" if others else ""
     mend = "mend it and run the same command again to continue, or " if again else ""
     return SourceError(
         error.file,
         error.member,
-        f"{error.cause}{also}; {mend}leave out such samples by --on-error skip (on_error='skip')",
+        f"{error.cause}; {mend}leave out such samples by --on-error skip (on_error='skip'){also}",
     )
 
 

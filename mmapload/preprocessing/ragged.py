@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mmapload.codecs import BLOSC_MAX_BYTES
 from mmapload.errors import SourceError
+from mmapload.preprocessing.headers import schemas
 from mmapload.ragged import piece_length_for
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     import numpy.typing as npt
 
@@ -28,8 +27,6 @@ __all__ = ["AUTO", "RaggedPlan", "check_ragged", "planned", "ragged_advice", "su
 AUTO: Final = "auto"
 """In place of names: every field of which two samples differ in shape."""
 
-_AT_ONCE: Final = 4096
-_THREADS: Final = 4
 _MOST_PIECE: Final = 2**40
 _MOST_SMALL: Final = 2**32 - 1
 
@@ -160,7 +157,7 @@ def survey_shapes(
             kind = "is text, of which the longest is kept whole, and cannot differ in shape"
         raise ValueError(f"ragged: the field {lacking[0]!r} {kind}; there are {', '.join(schema)}")
     found = {name: _Shapes(spec, len(source), fill.get(name)) for name, spec in candidates.items()}
-    for index, looked_at in _schemas(source):
+    for index, looked_at in schemas(source, range(len(source))):
         sample = {} if isinstance(looked_at, SourceError) else looked_at
         if isinstance(looked_at, SourceError) and not skip:
             raise looked_at
@@ -219,25 +216,6 @@ def _differing(
         advice = f"; {ragged_advice(name)}"
     cause = f"{own}, expected {spec} as in {source.describe(first)}{advice}"
     return SourceError(source.describe(index), name, cause)
-
-
-def _schemas(source: IndexedSource) -> Iterator[tuple[int, dict[str, ArraySpec] | SourceError]]:
-    """Yield what every sample has, or what is wrong with it, in order."""
-    look = partial(_schema, source)
-    if not source.parallel:
-        yield from enumerate(map(look, range(len(source))))
-        return
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmapload-survey") as pool:
-        for start in range(0, len(source), _AT_ONCE):
-            indices = range(start, min(start + _AT_ONCE, len(source)))
-            yield from zip(indices, pool.map(look, indices, chunksize=64), strict=True)
-
-
-def _schema(source: IndexedSource, index: int) -> dict[str, ArraySpec] | SourceError:
-    try:
-        return source.schema(index)
-    except SourceError as error:
-        return error
 
 
 def planned(plan: RaggedPlan, order: Bijection | None, chunk_length: int, codec: str) -> RaggedPlan:

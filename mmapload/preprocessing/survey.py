@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
 from mmapload.preprocessing.fill import StandIn, stand_in
+from mmapload.preprocessing.headers import Expected, others_bad, schemas
 from mmapload.preprocessing.ragged import AUTO, survey_shapes
 from mmapload.preprocessing.usual import usual_sample
 from mmapload.preprocessing.widths import widened
@@ -59,6 +60,29 @@ class Survey:
 
 
 def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Survey:
+    """Look at a source, as `_survey`; the error of a bad sample names the others that are bad."""
+    source = opened.source
+    try:
+        return _survey(opened, options, fill)
+    except SourceError as error:
+        if isinstance(source, IterableSource) or options.on_error == "skip" or opened.listing is None:
+            raise
+        index = next((each for each in range(len(source)) if source.describe(each) == error.file), None)
+        others = "" if index is None else others_bad(source, index, error, _expected(source, options, fill))
+        if not others:
+            raise
+        raise SourceError(error.file, error.member, f"{error.cause}; {others}") from error.__cause__
+
+
+def _expected(source: IndexedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Expected:
+    """Return what the first sound sample has."""
+    found = (schema for _, schema in schemas(source, range(min(len(source), _LOOKED_AT))))
+    first = next((schema for schema in found if not isinstance(schema, SourceError)), {})
+    ragged = first if options.ragged == (AUTO,) else options.ragged
+    return Expected(first, fill, ragged)
+
+
+def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Survey:
     """Read the first sample's schema, and later ones' until every field that a number fills is found.
 
     Raises

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
+from mmapload.preprocessing.headers import schemas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from mmapload.sources import ArraySpec, IndexedSource
 
 __all__ = ["widened"]
-
-_AT_ONCE: Final = 4096
-_THREADS: Final = 4
 
 
 def widened(
@@ -43,7 +39,7 @@ def widened(
     text = {name: spec for name, spec in schema.items() if spec.is_text}
     if not text:
         return dict(schema)
-    for index, found in _schemas(source, indices):
+    for index, found in schemas(source, indices):
         if isinstance(found, SourceError):
             if not skip:
                 raise found
@@ -67,23 +63,3 @@ def _advice(own: ArraySpec, spec: ArraySpec) -> str:
     if own.is_text:
         return "; of text each sample has the same shape"
     return ""
-
-
-def _schemas(
-    source: IndexedSource, indices: Sequence[int]
-) -> Iterator[tuple[int, Mapping[str, ArraySpec] | SourceError]]:
-    look = partial(_schema, source)
-    if not source.parallel:
-        yield from ((index, look(index)) for index in indices)
-        return
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmapload-survey") as pool:
-        for start in range(0, len(indices), _AT_ONCE):
-            some = indices[start : start + _AT_ONCE]
-            yield from zip(some, pool.map(look, some, chunksize=64), strict=True)
-
-
-def _schema(source: IndexedSource, index: int) -> Mapping[str, ArraySpec] | SourceError:
-    try:
-        return source.schema(index)
-    except SourceError as error:
-        return error

@@ -222,11 +222,20 @@ def open_files(
 
 
 def _without_npy(files: Listing) -> Listing:
-    """Leave out the `.npy` files of a folder of `.npz` files, and say which seem to be the same samples."""
-    kept = [index for index, name in enumerate(files.names) if not is_npy(name)]
+    """Leave out the `.npy` files of a folder of `.npz` files, and say which seem to be the same samples.
+
+    An empty one is nothing, but may be a sample that was not written to its end: it stays, and is a bad one.
+    """
+    stems = {os.path.splitext(name)[0] for name in files.names if not is_npy(name)}
+    sizes = [(files.stamp(index) or (-1, 0))[0] for index in range(len(files))]
+    kept = [
+        index
+        for index, name in enumerate(files.names)
+        if not is_npy(name) or (sizes[index] == 0 and os.path.splitext(name)[0] not in stems)
+    ]
     names = [files.names[index] for index in kept]
-    stems = {os.path.splitext(name)[0] for name in names}
-    others = [name for name in files.names if is_npy(name)]
+    taken = set(names)
+    others = [name for name in files.names if name not in taken]
     pairs = [name for name in others if os.path.splitext(name)[0] in stems]
     notes = files.notes
     if pairs:
