@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import mmapload
@@ -16,7 +17,8 @@ from mmapload.cli import main
 from mmapload.errors import SourceError
 from mmapload.sources.kinds import Request, open_files
 from tests.bad_files import BAD_FILES, SOUND, write_special
-from tests.preprocessing_cases import stored
+from tests.npz_files import npz_bytes
+from tests.preprocessing_cases import stored, tree
 
 
 @pytest.fixture
@@ -133,3 +135,25 @@ def test_a_folder_with_the_name_of_a_file_is_noted_and_looked_into(
     command = ["preprocess", str(tmp_path / "in"), str(tmp_path / "out"), "--batch-size", "2", "--dry-run"]
     assert main(command) == 0
     assert said in capsys.readouterr().out
+
+
+def test_a_bomb_among_samples_is_told_and_never_inflated(tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    zeros = np.zeros((80, 1 << 20), "u1")
+    for number in range(6):
+        (folder / f"s{number}.npz").write_bytes(SOUND)
+    (folder / "a.npz").write_bytes(npz_bytes({"x": zeros, "label": 1}, deflate=True))
+    before = tree(folder)
+    report = check(folder)
+    (fault,) = report.faults
+    assert fault.file == str(folder / "a.npz")
+    assert "80 MiB" in fault.cause
+    assert "a decompression bomb" in fault.cause
+    assert report.nbytes == 6 * (6 * 4 + 8)
+    assert tree(folder) == before
+    out = tmp_path / "out"
+    store = mmapload.preprocess(folder, out, 2, on_error="skip")
+    assert len(store) == 6
+    (line,) = Path(f"{out}.skipped.jsonl").read_text().splitlines()
+    assert json.loads(line)["file"] == str(folder / "a.npz")

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import operator
-import os
 import time
 import warnings
 from contextlib import closing
 from itertools import count as numbers
 from typing import TYPE_CHECKING
 
-from mmapload.checking.reading import Block, count_non_finite, fault_of, read_blocks
+from mmapload.checking.blocks import default_jobs, read_blocks
+from mmapload.checking.reading import Block, count_non_finite, fault_of
 from mmapload.checking.report import CheckReport, NonFinite, Outlier, SampleFault, Variety
 from mmapload.checking.tally import Tally
 from mmapload.errors import SourceError
 from mmapload.fieldnames import check_field_names
-from mmapload.preprocessing.opening import open_source, parse_fields
-from mmapload.preprocessing.plan import PICKLES_ARE_READ
 from mmapload.progress import progress_to
 from mmapload.sources.samples import IterableSource
 from mmapload.sources.values import specs_of, take_array
@@ -56,7 +54,7 @@ def check(
     fields : str, list of str, or mapping, optional
         Which arrays to look at, and new names, as `preprocess` takes them. By default all.
     jobs : int, optional
-        Threads; by default one for each core.
+        Threads, or processes where there are many files; by default one for each core.
     list_file : path, optional
         A text file that names files, one a line, to come after those of `source`.
     samples : "files", "rows" or "keys"
@@ -87,6 +85,9 @@ def check(
     >>> report.sound, [(each.field, str(each.found), each.samples.tolist()) for each in report.outliers]
     (False, [('x', 'float32 (3, 2)', [9])])
     """
+    from mmapload.preprocessing.opening import open_source, parse_fields
+    from mmapload.preprocessing.plan import PICKLES_ARE_READ
+
     chosen = parse_fields(fields)
     optional = () if chosen is None else tuple(chosen.values())
     if allow_pickle:
@@ -114,13 +115,17 @@ def check_opened(
         if isinstance(source, IterableSource):
             found, total = _stream_blocks(source), None
         else:
-            found, total = read_blocks(source, usual, jobs or _cores()), len(source)
+            found, total = read_blocks(source, usual, jobs or default_jobs(source, usual)), len(source)
         progress.start(total, sum(spec.nbytes for spec in usual.values()))
         with closing(found) as blocks:
             for block in blocks:
                 samples += block.samples
                 _take(tally, block, told)
                 progress.at(samples)
+    except KeyboardInterrupt:
+        of = "" if isinstance(source, IterableSource) else f" of {len(source):,}"
+        found_so_far = f"{len(tally.faults):,} of them cannot be read"
+        raise KeyboardInterrupt(f"interrupted after {samples:,}{of} samples; {found_so_far}") from None
     finally:
         progress.close()
     if not samples:
@@ -156,13 +161,11 @@ def _take(tally: Tally, block: Block, told: Callable[[SampleFault], None] | None
 
 
 def _usual(source: IndexedSource) -> Mapping[str, ArraySpec]:
-    """Return the schema of the first sample that has one; empty if none has."""
-    for index in range(len(source)):
-        try:
-            return source.schema(index)
-        except SourceError:
-            continue
-    return {}
+    """Return the schema of a sample that is as most are; empty if no sample has one."""
+    from mmapload.preprocessing.usual import usual_sample
+
+    found = usual_sample(source, range(len(source)))
+    return {} if found is None else found[1]
 
 
 def _namer(source: IndexedSource | IterableSource) -> Callable[[int], str]:
@@ -190,7 +193,3 @@ def _stream_blocks(source: IterableSource) -> Generator[Block]:
         except SourceError as error:
             block.faults.append(fault_of(index, error))
         yield block
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

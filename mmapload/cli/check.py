@@ -47,7 +47,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="read arrays of Python objects too, from files that you trust",
     )
     parser.add_argument(
-        "--jobs", type=counting_number, metavar="J", help="threads (by default one for each core)"
+        "--jobs",
+        type=counting_number,
+        metavar="J",
+        help="threads, or processes where there are many files (by default one for each core)",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object with all sample names")
     parser.add_argument("--quiet", action="store_true", help="show no progress")

@@ -61,6 +61,11 @@ class Listing:
         """Absolute path of file `index`."""
         return os.path.join(self.root, self.names[index])
 
+    def part(self, indices: range) -> Listing:
+        """Return a listing of some of the files."""
+        names = self.names[indices.start : indices.stop : indices.step]
+        return Listing(self.root, names, 0, 0, stamps=self.stamps and self.stamps.chosen(indices))
+
     def stamp(self, index: int) -> Stamp | None:
         """Size and time of modification of file `index` when it was listed, where they are known."""
         return None if self.stamps is None else self.stamps[index]

@@ -144,6 +144,10 @@ class NpySource:
         """Path of file `index`, to open it by."""
         return self._files.path(index)
 
+    def part(self, indices: range) -> NpySource:
+        """Return a source of some of the files, to be sent to another process."""
+        return NpySource(self._files.part(indices), self._fields, self._optional)
+
     def schema(self, index: int) -> dict[str, ArraySpec]:
         """Read what is in file `index` from its header.
 

@@ -97,6 +97,10 @@ class NpzSource:
         """Path of file `index`, to open it by."""
         return self._files.path(index)
 
+    def part(self, indices: range) -> NpzSource:
+        """Return a source of some of the files, to be sent to another process."""
+        return NpzSource(self._files.part(indices), self._fields, self._optional)
+
     def schema(self, index: int) -> dict[str, ArraySpec]:
         """Read what arrays file `index` has, from its zip directory and the arrays' headers.
 
