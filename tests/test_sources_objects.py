@@ -171,7 +171,10 @@ def test_a_dict_without_axes_becomes_its_keys(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([np.zeros((2, 3)), np.zeros((4, 3))], "shapes (2, 3) and (4, 3), a ragged array: save each"),
+        (
+            [np.zeros((2, 3)), np.zeros((4, 3))],
+            "shapes (2, 3) and (4, 3), a ragged array: name the field by --ragged",
+        ),
         ([np.zeros(2), np.zeros(2, "f4")], "float64 and float32"),
         ([1, 2.0], "float, int"),
         ([1, None], "NoneType, int"),

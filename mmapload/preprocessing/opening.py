@@ -90,10 +90,11 @@ def open_source(
     in_order: bool = True,
     skip: bool = False,
     scratch: str = ".",
+    ragged: Collection[str] = (),
 ) -> OpenedSource:
     """Open a source whose samples may lack the optional fields; reads no sample.
 
-    `in_order`, `skip` and the folder `scratch` are for `kinds.Request`.
+    `in_order`, `skip`, the folder `scratch` and the `ragged` fields are for `kinds.Request`.
 
     Raises
     ------
@@ -112,7 +113,14 @@ def open_source(
         for folder in filter(is_store, folders):
             raise SourceError(folder, None, "a store already: give the folder of .npz files it was made from")
         request = Request(
-            fields, optional, samples, allow_pickle, in_order=in_order, skip=skip, folder=scratch
+            fields,
+            optional,
+            samples,
+            allow_pickle,
+            in_order=in_order,
+            skip=skip,
+            folder=scratch,
+            ragged=ragged,
         )
         opened, listing = open_files(paths, list_file, request)
         return OpenedSource(opened, listing, folders)

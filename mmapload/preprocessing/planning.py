@@ -104,6 +104,7 @@ def make_plan(
         in_order=shuffle is None and (taken is None or taken.rising),
         skip=on_error == "skip",
         scratch=os.path.dirname(target),
+        ragged=options.ragged,
     )
     if taken is not None:
         opened = opened.take(taken)
@@ -231,7 +232,8 @@ def check_target(out: str, *, overwrite: bool, append: bool = False) -> None:
 
 def _check_apart(out: str, listing: Listing) -> None:
     real = os.path.join(os.path.realpath(out), "")
-    for folder in {os.path.dirname(listing.path(index)) for index in range(len(listing))}:
+    for below in {os.path.dirname(name) for name in listing.names}:
+        folder = os.path.join(listing.root, below)
         if os.path.join(os.path.realpath(folder), "").startswith(real):
             raise MmaploadError(f"the source's folder {folder} lies inside {out}: give OUT another name")
 

@@ -65,6 +65,8 @@ class Request:
         Where a nameless file may lie that helps to read in another order.
     allow_pickle : bool
         Whether arrays of objects in `.npz` files are read.
+    ragged : collection of str
+        Fields whose samples may differ in shape, or "auto".
     """
 
     fields: Mapping[str, str] | None
@@ -74,6 +76,7 @@ class Request:
     skip: bool = field(default=False, kw_only=True)
     folder: str = field(default=".", kw_only=True)
     allow_pickle: bool = False
+    ragged: Collection[str] = field(default=(), kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +102,7 @@ def _npz(files: Listing, request: Request) -> IndexedSource:
     if request.allow_pickle:
         if request.samples != "files":
             raise ValueError("allow_pickle goes with samples='files': arrays of objects have no rows")
-        return ObjectNpzSource(files, request.fields, request.optional)
+        return ObjectNpzSource(files, request.fields, request.optional, request.ragged)
     if request.samples == "rows":
         return _rows("npz", files, request)
     if request.samples == "keys":
@@ -258,17 +261,20 @@ def _zarr_folders(path: str) -> list[str]:
     if not os.path.isdir(path):
         matches = glob.glob(path, recursive=True) if glob.has_magic(path) else []
         return sorted(filter(is_zarr, matches), key=natural_key)
+    folders: list[str] = []
+    counts: Counter[str] = Counter()  # of a million files the entries would take much memory
     with os.scandir(path) as entries:
-        below = [entry for entry in entries if not entry.name.startswith(".")]
-    folders = sorted(
-        (entry.path for entry in below if is_folder(entry) and is_zarr(entry.path)), key=natural_key
-    )
-    files = [entry.name for entry in below if os.path.splitext(entry.name)[1].lower() in _OF_SUFFIX]
-    if folders and files:
-        raise _mixture(
-            path, Counter(_kind_of(name).name for name in files) + Counter({_ZARR.name: len(folders)})
-        )
-    return folders
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            kind = _OF_SUFFIX.get(os.path.splitext(entry.name)[1].lower())
+            if kind is not None:
+                counts[kind.name] += 1
+            if is_folder(entry) and is_zarr(entry.path):
+                folders.append(entry.path)
+    if folders and counts:
+        raise _mixture(path, counts + Counter({_ZARR.name: len(folders)}))
+    return sorted(folders, key=natural_key)
 
 
 def _listing(folders: Sequence[str]) -> Listing:

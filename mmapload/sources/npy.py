@@ -33,6 +33,7 @@ _DTYPES = frozenset(
     + [("f", 2), ("f", 4), ("f", 8), ("c", 8), ("c", 16)]
 )
 _MAX_DIMENSIONS = 32  # what every numpy supported here allows
+_MOST_NAMED = 12
 # The old name of bytes, of which numpy warns; and what makes a structured dtype: a number before a dtype,
 # as in "3f4", or several with commas.
 _BYTES = re.compile(r"([<>=|]?)a(?=[0-9]*\Z)")
@@ -173,7 +174,8 @@ def _lengths(shape: object) -> tuple[int, ...]:
 def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
     """Make the dtype, or say by name why it is none that can be stored and what to do."""
     if isinstance(descr, list) or (isinstance(descr, str) and _STRUCTURED.match(descr)):
-        raise _HeaderError(_refusal("a structured dtype", "save each of its fields as an array of its own"))
+        advice = f"save each of its fields{_named_fields(descr)} as an array of its own"
+        raise _HeaderError(_refusal("a structured dtype", advice))
     if not isinstance(descr, str):
         raise _HeaderError(f"its .npy header has the dtype {shown(descr)}, which is unknown")
     try:
@@ -183,6 +185,14 @@ def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
     if (dtype.kind, dtype.itemsize) in _DTYPES or (dtype.kind in "USMm" and dtype.itemsize):
         return dtype
     raise _HeaderError(_refusal(*_reason(dtype, shape)))
+
+
+def _named_fields(descr: object) -> str:
+    """Return the names of a structured dtype's fields, in brackets, as far as a header has any."""
+    found = [each[0] for each in descr if isinstance(each, tuple) and each] if isinstance(descr, list) else []
+    names = [repr(name) for name in found if isinstance(name, str) and name]  # those of padding are empty
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f" ({', '.join(names[:_MOST_NAMED])}{more})" if names else ""
 
 
 def _refusal(what: str, advice: str) -> str:

@@ -1,18 +1,19 @@
 """Samples from `.npz` files with arrays of Python objects in them, from people whom the reader trusts.
 
 An array of objects becomes a field if its elements are arrays of one dtype and shape, or numbers of one kind,
-or texts. A dict that was saved as an array without axes becomes its keys. Pickles are read by `unpickling`,
+or texts. A dict that was saved as an array without axes becomes its keys. Where asked, a list of arrays of
+different shapes becomes two fields: all values in a row, and the shapes. Pickles are read by `unpickling`,
 which makes nothing but arrays and plain values.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mmapload.errors import SourceError, shown
+from mmapload.sources.alike import apart_from_shapes, is_list_of_arrays, regular, rows_of
 from mmapload.sources.archives import header_of, members_by_key, opened, read_array
 from mmapload.sources.literal import parse_literal
 from mmapload.sources.npy import header_length
@@ -22,7 +23,7 @@ from mmapload.sources.values import select, specs_of, store_sample
 from mmapload.sources.zipmember import read_first, read_member
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Mapping
 
     import numpy.typing as npt
 
@@ -31,12 +32,10 @@ if TYPE_CHECKING:
     from mmapload.sources.listing import Listing
     from mmapload.sources.zipdir import Member
 
-__all__ = ["ObjectNpzSource", "regular"]
+__all__ = ["ObjectNpzSource"]
 
+_AUTO: Final = "auto"
 _FIRST: Final = 512
-_GROWTH: Final = 1032
-"""Elements may be one array, named again and again: so much larger than its pickle may all of them be."""
-_PLAIN: Final = {bool: "?", int: "i8", float: "f8", complex: "c16"}
 
 
 class ObjectNpzSource:
@@ -50,10 +49,17 @@ class ObjectNpzSource:
         Which keys to read, and the field that each becomes. None: all, under their own names.
     optional : collection of str
         Fields that a file may lack.
+    ragged : collection of str
+        Fields that are lists of arrays, whose values and shapes are taken apart; or "auto": all those that
+        are saved as arrays in an array of objects with one axis.
     """
 
     def __init__(
-        self, files: Listing, fields: Mapping[str, str] | None = None, optional: Collection[str] = ()
+        self,
+        files: Listing,
+        fields: Mapping[str, str] | None = None,
+        optional: Collection[str] = (),
+        ragged: Collection[str] = (),
     ) -> None:
         self.kind = "npz"
         self.parallel = True
@@ -61,6 +67,8 @@ class ObjectNpzSource:
         self._plain = NpzSource(files, fields, optional)
         self._fields = None if fields is None else dict(fields)
         self._optional = frozenset(optional)
+        self._ragged = frozenset(ragged)
+        self._kinds: dict[str, tuple[np.dtype[Any], int]] = {}
 
     def __len__(self) -> int:
         """Count the files."""
@@ -73,6 +81,10 @@ class ObjectNpzSource:
     def describe(self, index: int) -> str:
         """Path of file `index`, to open it by."""
         return self._plain.describe(index)
+
+    def part(self, indices: range) -> ObjectNpzSource:
+        """Return a source of some of the files, to be sent to another process."""
+        return ObjectNpzSource(self._files.part(indices), self._fields, self._optional)
 
     def schema(self, index: int) -> dict[str, ArraySpec]:
         """Return what arrays file `index` has; those of objects are read for it.
@@ -112,7 +124,7 @@ class ObjectNpzSource:
             found: dict[str, Any] = {}
             for key, member in members_by_key(npz).items():
                 if key in objects:
-                    _add(found, _arrays(npz, key, *objects[key]), npz.path, member)
+                    _add(found, self._arrays(npz, key, *objects[key]), npz.path, member)
                 elif self._fields is None or key in self._fields:
                     spec = header_of(npz, member).spec
                     array = np.empty(spec.shape, spec.dtype)
@@ -120,6 +132,45 @@ class ObjectNpzSource:
                     _add(found, {key: array}, npz.path, member)
         chosen: dict[str, Any] = select(found, self._fields, self.describe(index), self._optional)
         return chosen
+
+    def _arrays(
+        self, npz: Npz, key: str, member: Member, length: int, shape: tuple[int, ...]
+    ) -> dict[str, npt.NDArray[Any]]:
+        value = _value(npz, member, length)
+        name = (self._fields or {}).get(key, key)
+        try:
+            apart = name in self._ragged or (_AUTO in self._ragged and is_list_of_arrays(value))
+            if not apart or shape == ():
+                return _alike(key, value, shape, member.size)
+            shapes_key = self._shapes_key(key)
+            kind = self._kind_of(key) if not value.size else None
+            values, shapes = apart_from_shapes(rows_of(value, shape, member.size), member.size, kind)
+        except ValueError as error:
+            raise _refused(npz, member, error) from None
+        return {key: values, shapes_key: shapes}
+
+    def _shapes_key(self, key: str) -> str:
+        shapes_key = f"{key}_shapes"
+        if self._fields is not None and shapes_key not in self._fields:
+            raise ValueError(f"the shapes are in {shapes_key!r}: name it too, --fields {key},{shapes_key}")
+        return shapes_key
+
+    def _kind_of(self, key: str) -> tuple[np.dtype[Any], int]:
+        """Return dtype and number of axes of the arrays under a key, from the first file that has any."""
+        if key not in self._kinds:
+            for index in range(len(self)):
+                with opened(self.describe(index), self._files.stamp(index)) as npz:
+                    member = members_by_key(npz).get(key)
+                    length, shape = (0, ()) if member is None else _objects(npz, member)
+                    if member is None or not length or 0 in shape:
+                        continue
+                    first = _value(npz, member, length).reshape(-1)[0]
+                    if isinstance(first, np.ndarray):
+                        self._kinds[key] = first.dtype, first.ndim
+                        break
+            else:
+                raise ValueError("there is none, in no file, so that nothing tells what they would be")
+        return self._kinds[key]
 
 
 def _objects(npz: Npz, member: Member) -> tuple[int, tuple[int, ...]]:
@@ -139,13 +190,17 @@ def _objects(npz: Npz, member: Member) -> tuple[int, tuple[int, ...]]:
     return length, shape if isinstance(shape, tuple) else ()  # type: ignore[return-value]
 
 
-def _arrays(npz: Npz, key: str, member: Member, length: int, shape: tuple[int, ...]) -> dict[str, Any]:
+def _value(npz: Npz, member: Member, length: int) -> Any:
     payload = np.empty(member.size - length, np.uint8)
     read_member(npz.fd, npz.path, member, payload)
     try:
-        return _alike(key, read_pickle(payload.tobytes()), shape, member.size)
+        return read_pickle(payload.tobytes())
     except ValueError as error:
-        raise SourceError(npz.path, member.name, f"holds Python objects, of which {error}") from None
+        raise _refused(npz, member, error) from None
+
+
+def _refused(npz: Npz, member: Member, error: ValueError) -> SourceError:
+    return SourceError(npz.path, member.name, f"holds Python objects, of which {error}")
 
 
 def _add(found: dict[str, Any], arrays: Mapping[str, Any], path: str, member: Member) -> None:
@@ -168,70 +223,3 @@ def _alike(key: str, value: Any, shape: tuple[int, ...], nbytes: int) -> dict[st
     if other != "":
         raise ValueError(f"one is a dict with the key {shown(other)}, and fields are named by text")
     return {name: regular([each], (), nbytes) for name, each in only.items()}
-
-
-def regular(values: Sequence[Any], shape: tuple[int, ...], nbytes: int) -> npt.NDArray[Any]:
-    """Make one array of values that are all alike.
-
-    Parameters
-    ----------
-    values : sequence
-        Arrays of one dtype and shape, numbers of one kind, or texts.
-    shape : tuple of int
-        Their number, as the axes before their own.
-    nbytes : int
-        Bytes of the pickle that they come from.
-
-    Raises
-    ------
-    ValueError
-        If they are not alike, or something else; says what to do.
-
-    Examples
-    --------
-    >>> regular([1, 2], (2,), 99), regular(["a", "bc"], (1, 2), 99).shape
-    (array([1, 2]), (1, 2))
-    """
-    if not values:
-        raise ValueError(
-            "there is none, so that nothing tells what they would be: save an empty array of numbers"
-        )
-    kinds = {type(value) for value in values}
-    if kinds == {np.ndarray}:
-        return _stacked(values, nbytes).reshape(shape + values[0].shape)
-    if kinds == {str}:
-        if any(value.endswith("\0") for value in values):
-            raise ValueError("a text ends in a zero byte, which an array of text cannot hold")
-        return np.array(values).reshape(shape)
-    if len(kinds) == 1 and (dtype := _PLAIN.get(kinds.pop())) is not None:
-        try:
-            return np.array(values, dtype).reshape(shape)
-        except OverflowError:
-            raise ValueError("a whole number is beyond 64 bits: save it as text, or as float64") from None
-    names = sorted({type(value).__name__ for value in values})
-    raise ValueError(
-        f"the elements are {', '.join(names)}; arrays of one shape, numbers of one kind or texts can be "
-        "stored: save plain arrays, one under each key"
-    )
-
-
-def _stacked(values: Sequence[npt.NDArray[Any]], nbytes: int) -> npt.NDArray[Any]:
-    first = values[0]
-    for value in values:
-        if value.dtype.hasobject:
-            raise ValueError("one is an array of objects again: save its elements under keys of their own")
-        if value.dtype != first.dtype:
-            raise ValueError(
-                f"arrays are {first.dtype} and {value.dtype}: convert them to one, and save again"
-            )
-        if value.shape != first.shape:
-            raise ValueError(
-                f"arrays have the shapes {first.shape} and {value.shape}, a ragged array: save each of "
-                "them as a sample of its own, or all in one array and their lengths in another"
-            )
-    total = len(values) * first.dtype.itemsize * math.prod(first.shape)
-    if total > nbytes * _GROWTH:
-        raise ValueError(
-            f"arrays take {total} bytes, and their pickle {nbytes}: it says the same again and again"
-        )
-    return np.stack(values)
