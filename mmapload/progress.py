@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-__all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "progress_to"]
+__all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "duration", "progress_to"]
 
 _FIRST_LINE_SECONDS = 5.0
 _LINE_EVERY_SECONDS = 30.0
 _RATE_LINES = 5
 """The time left is reckoned from the rate since so many lines ago: it may change as other files come."""
+_SMALL = 64 << 10
+"""Samples of fewer bytes are counted a second: of a million small files 0 MB/s would be told."""
 _SMOOTHING = 0.02
 """Weight of the last tenth of a second in a bar's rate, which so looks back about ten seconds."""
 
@@ -98,7 +100,8 @@ class BarProgress:
         if self._bar is not None and samples != self._bar.n:
             written = (samples - self._resumed) * self._sample_nbytes
             rate = written / max(1e-9, time.monotonic() - self._started)
-            self._bar.set_postfix_str(f"{rate / 1e6:.0f} MB/s", refresh=False)
+            if self._sample_nbytes >= _SMALL:  # else the bar's own samples a second say more
+                self._bar.set_postfix_str(f"{rate / 1e6:.0f} MB/s", refresh=False)
             self._bar.update(samples - self._bar.n)
 
     def note(self, text: str) -> None:
@@ -174,19 +177,27 @@ class LineProgress:
         seconds = max(1e-9, now - started)
         written = self._samples - self._resumed
         of = "" if self._total is None else f" of {self._total:,}"
-        text = (
-            f"{self._samples:,}{of} samples, {format_size(self._samples * self._sample_nbytes)}, "
-            f"{written * self._sample_nbytes / seconds / 1e6:.0f} MB/s, {_duration(seconds)}"
-        )
+        rate = f"{written * self._sample_nbytes / seconds / 1e6:.0f} MB/s"
+        if self._sample_nbytes < _SMALL:
+            rate = f"{written / seconds:,.0f} samples/s"
+        size = format_size(self._samples * self._sample_nbytes)
+        text = f"{self._samples:,}{of} samples, {size}, {rate}, {duration(seconds)}"
         since, before = self._points[0]
         if not last and self._total is not None and before < self._samples < self._total:
             left = (self._total - self._samples) * (now - since) / (self._samples - before)
-            text += f", {_duration(left)} left"
+            text += f", {duration(left)} left"
         self._points.append((now, self._samples))
         print(text, file=self._stream, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Write seconds as minutes and seconds, and hours where there are any.
+
+    Examples
+    --------
+    >>> duration(93.4), duration(3700)
+    ('1:33', '1:01:40')
+    """
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.cli.interrupts import interruptible
 from mmapload.cli.parsing import UsageError, counting_number
+from mmapload.cli.waiting import telling
 from mmapload.errors import MmaploadError, printable
 
 if TYPE_CHECKING:
@@ -70,14 +71,15 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             chosen = parse_fields(arguments.fields)
             optional = () if chosen is None else tuple(chosen.values())
-            opened = open_source(
-                arguments.paths or None,
-                chosen,
-                arguments.list,
-                optional,
-                arguments.samples,
-                allow_pickle=arguments.allow_pickle,
-            )
+            with telling("looking at the source", quiet=arguments.quiet):
+                opened = open_source(
+                    arguments.paths or None,
+                    chosen,
+                    arguments.list,
+                    optional,
+                    arguments.samples,
+                    allow_pickle=arguments.allow_pickle,
+                )
         except MmaploadError:
             raise
         except ValueError as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import SourceError
 from mmapload.sources.grouped import grouped
+from mmapload.stages import reached
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ def schemas(
         return
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="mmapload-survey") as pool:
         for start in range(0, len(indices), _AT_ONCE):
+            reached("headers read", start, len(indices))
             some = indices[start : start + _AT_ONCE]
             yield from zip(some, pool.map(look, some, chunksize=64), strict=True)
 

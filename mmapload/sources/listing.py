@@ -5,25 +5,25 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mmapload.errors import SourceError
-from mmapload.sources.lists import bad_line, listed_paths
 from mmapload.sources.naturally import natural_key, part_key
-from mmapload.sources.plainfiles import is_folder, not_a_file
+from mmapload.sources.origins import listed_origins, origin_of
+from mmapload.sources.plainfiles import is_folder
 from mmapload.sources.stamps import Stamps
+from mmapload.stages import reached
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from mmapload.sources.origins import Origin
     from mmapload.sources.stamps import Stamp
 
 __all__ = ["Listing", "list_files", "natural_key"]
 
-_WILD = re.compile("[*?[]")
-_UNFINISHED = (".part", ".partial", ".crdownload", ".download", ".filepart", ".tmp")
+_TOLD_EVERY = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +109,9 @@ def list_files(
         If a path is missing or of another suffix, two paths lead to one place, a name is not UTF-8, a folder
         cannot be read, or there is no file at all.
     """
-    origins = [_origin(os.fspath(source), suffixes) for source in sources]
+    origins = [origin_of(os.fspath(source), suffixes) for source in sources]
     if list_file is not None:
-        origins += _read_list(os.path.abspath(list_file), suffixes)
+        origins += listed_origins(os.path.abspath(list_file), suffixes)
     if not origins:
         raise SourceError(f"{list_file or 'source'}", None, "names no file")
     folders = {origin.folder for origin in origins}
@@ -119,23 +119,24 @@ def list_files(
     reals = {folder: os.path.realpath(folder) for folder in folders}
     above = {folder: os.path.join(os.path.relpath(folder, root), "") for folder in folders - {root}}
     noticed = _Noticed()
-    names: dict[str, str] = {}
+    names = _Names(root, reals[root] if len(origins) == 1 else None)
     stamps = Stamps()
     for origin in origins:
         real = reals[origin.folder]
         only = [(os.path.join(real, origin.parts[0]), origin.parts[0])] if origin.literal else None
         for place, name in only or _walk(origin, real, suffixes, noticed):
-            _add(names, root, place, above.get(origin.folder, "") + name)
+            names.add(place, above.get(origin.folder, "") + name, linked=noticed.linked)
             stamps.add(place)
-    if not names:
+            if not len(stamps) % _TOLD_EVERY:
+                reached("files found", len(stamps))
+    if not names.found:
         raise SourceError(
             ", ".join(os.path.join(origin.folder, *origin.parts) for origin in origins),
             None,
             f"no file whose name ends in {' or '.join(suffixes)} (in upper or lower case), besides "
             f"{noticed.foreign} files of other kinds and {noticed.hidden} with hidden names",
         )
-    found = tuple(names.values())
-    return Listing(root, found, noticed.hidden, noticed.foreign, noticed.notes, stamps)
+    return Listing(root, tuple(names.found), noticed.hidden, noticed.foreign, noticed.notes, stamps)
 
 
 @dataclass(slots=True)
@@ -144,6 +145,7 @@ class _Noticed:
 
     hidden: int = 0
     foreign: int = 0
+    linked: bool = False  # whether a link to a folder was followed
     folders: list[str] = field(default_factory=list)  # with a suffix of files
 
     @property
@@ -152,80 +154,38 @@ class _Noticed:
         return tuple(f"{name}{more}: a folder, though its name is a file's" for name in self.folders[:1])
 
 
-@dataclass(frozen=True, slots=True)
-class _Origin:
-    """A folder, and what is meant below it: patterns, one a part of the path; none of them means all."""
+class _Names:
+    """Names of files, none of which leads to the place of another.
 
-    folder: str
-    parts: tuple[str, ...]
-    literal: bool = False  # the only part is a file's name, known to be there
+    A folder without links to others has each place once: its places need not be kept.
+    """
 
+    def __init__(self, root: str, real: str | None) -> None:
+        self.found: list[str] = []
+        self._root = root
+        self._real = real
+        self._places: dict[str, str] | None = {} if real is None else None
 
-def _origin(source: str, suffixes: tuple[str, ...]) -> _Origin:
-    path = os.path.abspath(source)
-    if os.path.isdir(path):
-        return _Origin(path, ())
-    parts = path.split("/")
-    wild = next((at for at, part in enumerate(parts) if _WILD.search(part)), None)
-    if wild is None or os.path.lexists(path):
-        return _file_origin(path, suffixes, "")
-    folder = "/".join(parts[:wild]) or "/"
-    if not os.path.isdir(folder):
-        raise SourceError(path, None, f"there is no folder {folder}")
-    return _Origin(folder, tuple(parts[wild:]))
-
-
-def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> _Origin:
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError) as error:
-        what = f"{getattr(error, 'strerror', error)}{named}"
-        if isinstance(error, FileNotFoundError):
-            what += ": check the path"
-            what += "; those in a list start from its folder" if named else " of the folder, file or glob"
-        raise SourceError(path, None, what) from None
-    if not stat.S_ISREG(mode):
-        raise SourceError(path, None, f"{not_a_file(mode)}{named}")
-    if path.lower().endswith(_UNFINISHED):
-        raise SourceError(path, None, f"the name of a download that has not ended{named}: wait for it")
-    if not path.lower().endswith(suffixes):
-        raise SourceError(
-            path,
-            None,
-            f"its name should end in {' or '.join(suffixes)}{named}; to skip other files, give the folder, "
-            "or a glob in quotes",
-        )
-    return _Origin(os.path.dirname(path), (os.path.basename(path),), literal=True)
-
-
-def _read_list(list_file: str, suffixes: tuple[str, ...]) -> Iterator[_Origin]:
-    folder = os.path.dirname(list_file)
-    for number, name, instead in listed_paths(list_file):
-        path = os.path.normpath(os.path.join(folder, name))
-        try:
-            yield _file_origin(path, suffixes, f" (line {number} of {list_file})")
-        except SourceError as error:
-            if not instead:
-                raise
-            raise bad_line(list_file, number, name, error.cause, instead) from None
-
-
-def _add(names: dict[str, str], root: str, place: str, name: str) -> None:
-    if not name.isascii():
-        try:
-            name.encode()
-        except UnicodeEncodeError:
-            raise SourceError(os.path.join(root, name), None, f"its name is not UTF-8: {name!r}") from None
-    if place in names:
-        first = os.path.join(root, names[place])
-        raise SourceError(
-            os.path.join(root, name), None, f"the same file is listed before, as {first}: name it once"
-        )
-    names[place] = name
+    def add(self, place: str, name: str, *, linked: bool) -> None:
+        if not name.isascii():
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                path = os.path.join(self._root, name)
+                raise SourceError(path, None, f"its name is not UTF-8: {name!r}") from None
+        if linked and self._places is None:
+            self._places = {os.path.join(self._real or "", each): each for each in self.found}
+        if self._places is not None:
+            if place in self._places:
+                first = os.path.join(self._root, self._places[place])
+                text = f"the same file is listed before, as {first}: name it once"
+                raise SourceError(os.path.join(self._root, name), None, text)
+            self._places[place] = name
+        self.found.append(name)
 
 
 def _walk(
-    origin: _Origin, real: str, suffixes: tuple[str, ...], noticed: _Noticed
+    origin: Origin, real: str, suffixes: tuple[str, ...], noticed: _Noticed
 ) -> Iterator[tuple[str, str]]:
     """Yield the files of one origin in natural order: its place without links, and its relative name."""
     pattern = _Pattern(tuple(None if p == "**" else re.compile(fnmatch.translate(p)) for p in origin.parts))
@@ -246,6 +206,7 @@ def _walk(
                 noticed.folders += [above + name] * name.lower().endswith(suffixes)
                 inside = os.path.join(real, name)
                 inside = os.path.realpath(inside) if link else inside
+                noticed.linked |= link
                 listed = next((frame for frame in frames if frame[1] == inside), None)
                 if listed:
                     found += listed[3] != reached  # by another path, this glob might find something there
@@ -267,13 +228,18 @@ def _walk(
 
 def _scan(folder: str) -> Iterator[tuple[str, bool, bool]]:
     """List a folder in natural order: name, whether it is a folder, whether it is a link."""
+    names: list[str] = []
+    special: dict[str, tuple[bool, bool]] = {}  # of a million names nearly all are those of files
     try:
         with os.scandir(folder) as entries:
-            found = [(entry.name, is_folder(entry), entry.is_symlink()) for entry in entries]
+            for entry in entries:
+                names.append(entry.name)
+                if not entry.is_file(follow_symlinks=False):
+                    special[entry.name] = is_folder(entry), entry.is_symlink()
     except OSError as error:
         raise SourceError(folder, None, f"the folder cannot be read: {error.strerror}") from None
-    found.sort(key=lambda entry: part_key(entry[0]))
-    return iter(found)
+    names.sort(key=part_key)
+    return ((name, *special.get(name, (False, False))) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
