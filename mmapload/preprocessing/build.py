@@ -141,6 +141,10 @@ class Build:
         indices = self.indices(self.positions(chunk))
         return indices if self._many is None else self._many.heads(indices)
 
+    def left(self) -> list[int]:
+        """Return the indices of all samples that are not left out."""
+        return self.indices(self._remaining(0, self.layout.samples))
+
     def positions_of(self, indices: Sequence[int]) -> list[int]:
         """Return the positions of samples of the source."""
         if self._order is None:

@@ -35,7 +35,7 @@ def run_proved(run: Callable[[Build, Progress], None], build: Build, progress: P
             run(build, progress)
             many = many_of(build.plan)
             if many is not None:
-                many.prove_rest(build.sums)
+                many.prove_rest(build.sums, many.heads(build.left()) if build.skipped else None)
         except UnsoundFileError as error:
             _condemn(build, error)
         else:

@@ -88,6 +88,11 @@ class ColumnAccess:
             return copy, fetch_from(copy_fd, path, copy)
         return column, fetch_from(fd, path, column)
 
+    def forget(self, number: int) -> None:
+        """Close what is read forwards in a file that is not sound."""
+        for key in [key for key in self._forward if key[0] == number]:
+            self._forward.pop(key).close()
+
     def leave_behind(self, number: int | None) -> Iterator[tuple[int, SourceError]]:
         """End what is read forwards in other files than this one, which will not be asked for again.
 

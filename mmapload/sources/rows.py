@@ -237,6 +237,7 @@ class RowsSource:
     def _fault(self, number: int, error: SourceError) -> UnsoundFileError:
         if isinstance(error, UnsoundFileError):
             return error
+        self._access.forget(number)
         return UnsoundFileError(error, range(self._starts[number], self._starts[number + 1]))
 
     def prove(self, sums: Sums) -> None:

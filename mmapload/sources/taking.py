@@ -158,9 +158,9 @@ class TakenGroups(TakenSource):
 
     def prove_rest(self, sums: Sums, files: Collection[int] | None = None) -> None:
         """As `prove`; arrays of which a part was taken are read once more, as a whole."""
-        mine = set(self._many.heads(self._indices.tolist()))
+        mine = range(len(self)) if files is None else list(files)
         with self._own_faults():
-            self._many.prove_rest(sums, mine if files is None else mine & set(files))
+            self._many.prove_rest(sums, set(self._many.heads(self._theirs(mine))))
 
     @contextmanager
     def _own_faults(self) -> Iterator[None]:
