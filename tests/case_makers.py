@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,9 +13,8 @@ from tests.npz_files import npy_bytes, npz_bytes, put
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
-__all__ = ["list_of_arrays", "numbered", "put_npy", "put_npz", "put_sound"]
+__all__ = ["expect_tests_of", "list_of_arrays", "numbered", "put_npy", "put_npz", "put_sound"]
 
 
 def numbered(number: int, shape: tuple[int, ...] = (3, 4), dtype: str = "f4") -> np.ndarray:
@@ -42,3 +44,14 @@ def list_of_arrays(arrays: Sequence[np.ndarray]) -> np.ndarray:
     for number, array in enumerate(arrays):
         found[number] = array
     return found
+
+
+def expect_tests_of(table: str, file: str) -> None:
+    """Expect a test behind every row of a table: of this file, or of the one beside it that is named."""
+    named = re.findall(r"\| (?:(test_\w+\.py)::)?(test_\w+) \|$", table, re.MULTILINE)
+    rows = [line for line in table.splitlines() if line.startswith("|")]
+    assert len(named) == len(rows) - 2
+    for other, test in named:
+        text = (Path(file).parent / (other or Path(file).name)).read_text(encoding="utf-8")
+        functions = {each.name for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)}
+        assert test in functions, f"{other}::{test}"

@@ -44,10 +44,8 @@ What went wrong for somebody, each time with the tests that hold what mmapload d
 
 from __future__ import annotations
 
-import ast
 import json
 import os
-import re
 import struct
 from pathlib import Path
 from typing import Any
@@ -62,19 +60,13 @@ import mmapload
 from mmapload.checking import check
 from mmapload.cli import main
 from mmapload.errors import SourceError
-from tests.case_makers import list_of_arrays, numbered, put_npy, put_npz, put_sound
+from tests.case_makers import expect_tests_of, list_of_arrays, numbered, put_npy, put_npz, put_sound
 from tests.npz_files import npy_bytes, npz_bytes, put
 from tests.preprocessing_cases import stored
 
 
 def test_the_table_names_tests_that_there_are() -> None:
-    named = re.findall(r"\| (?:(test_\w+\.py)::)?(test_\w+) \|$", __doc__ or "", re.MULTILINE)
-    rows = [line for line in (__doc__ or "").splitlines() if line.startswith("|")]
-    assert len(named) == len(rows) - 2
-    for file, test in named:
-        text = (Path(__file__).parent / (file or Path(__file__).name)).read_text(encoding="utf-8")
-        functions = {each.name for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef)}
-        assert test in functions, f"{file}::{test}"
+    expect_tests_of(__doc__ or "", __file__)
 
 
 def preprocess(capsys: pytest.CaptureFixture[str], folder: Path, *options: str) -> tuple[int, str]:
@@ -182,10 +174,12 @@ def test_a_short_npy_file_is_refused_with_both_counts_and_left_as_it_is(
 
 
 def parts(sample: dict[str, Any], name: str) -> list[torch.Tensor]:
-    """Return a list of arrays as it was, by the lines in docs/sources.md."""
-    shapes = sample[f"{name}_shapes"]
-    values = sample[name].split(shapes.prod(1).tolist())
-    return [each.reshape(shape) for each, shape in zip(values, shapes.tolist(), strict=True)]
+    """Return a list of arrays as it was, by the lines of the page."""
+    page = (Path(__file__).parents[1] / "docs" / "sources.md").read_text(encoding="utf-8")
+    lines: dict[str, Any] = {}
+    exec(page[page.index("def arrays_of") :].partition("```")[0], lines)
+    found: list[torch.Tensor] = lines["arrays_of"](sample, name)
+    return found
 
 
 TRUSTED = pytest.warns(UserWarning, match="only for files that you trust")
