@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from mmapload.errors import ChunkError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     from mmapload.codecs import Bytes
@@ -104,6 +107,16 @@ class RaggedArray:
         index %= len(self)
         start, stop = (self.extents.offsets[index : index + 2] - self.first).tolist()
         return self.values[start:stop].reshape(self.extents.shapes[index])
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        """Yield each sample, a view."""
+        offsets, shapes = self.extents.offsets - self.first, self.extents.shapes
+        spans = pairwise(offsets.tolist())
+        if shapes.shape[1] == 1:
+            yield from (self.values[start:stop] for start, stop in spans)
+        else:
+            for (start, stop), shape in zip(spans, shapes.tolist(), strict=True):
+                yield self.values[start:stop].reshape(shape)
 
     @property
     def own_values(self) -> npt.NDArray[Any]:

@@ -10,6 +10,8 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from mmapload.extents import RaggedArray
     from mmapload.layout import FieldLayout
 
@@ -123,15 +125,20 @@ class RaggedTensors(Sequence[torch.Tensor]):
         """Return samples filled up with zeros behind their ends, where they have values, and their shapes."""
         shapes = self._array.extents.shapes
         largest = shapes.max(axis=0, initial=0).tolist()
-        mask = np.ones((len(shapes), *largest), np.bool_)
-        for axis, length in enumerate(largest):
-            steps = np.arange(length).reshape(-1, *[1] * (len(largest) - axis - 1))
-            mask &= steps < shapes[:, axis].reshape(-1, *[1] * len(largest))
-        padded = torch.zeros(mask.shape, dtype=self._flat.dtype)
-        where = torch.from_numpy(mask)
-        padded[where] = self._flat
+        padded = np.zeros((len(shapes), *largest), self._array.values.dtype)
+        if len(largest) == 1:
+            for row, values, length in zip(padded, self._array, shapes[:, 0].tolist(), strict=True):
+                row[:length] = values
+        else:
+            for row, values, shape in zip(padded, self._array, shapes.tolist(), strict=True):
+                row[tuple(map(slice, shape))] = values
+        found = torch.from_numpy(padded)
         lengths = shapes[:, 0] if len(largest) == 1 else shapes
-        return padded, where, torch.from_numpy(lengths.copy())
+        return (
+            found if found.dtype == self._flat.dtype else found.view(self._flat.dtype),
+            torch.from_numpy(_mask(shapes, largest)),
+            torch.from_numpy(lengths.copy()),
+        )
 
     def _nested(self) -> torch.Tensor:
         """Return one nested tensor: of layout `jagged` if only the first axis differs, else `strided`."""
@@ -150,3 +157,13 @@ class RaggedTensors(Sequence[torch.Tensor]):
             )
             return jagged
         return torch.nested.as_nested_tensor(self.tensors(), layout=torch.strided)
+
+
+def _mask(shapes: npt.NDArray[np.int64], largest: Sequence[int]) -> npt.NDArray[np.bool_]:
+    """Return where samples of these shapes have values, of shape (samples, *largest)."""
+    mask = np.ones((len(shapes), *largest), np.bool_)
+    for axis, length in enumerate(largest):
+        steps = np.arange(length, dtype=np.uint32).reshape(-1, *[1] * (len(largest) - axis - 1))
+        ends = shapes[:, axis].astype(np.uint32).reshape(-1, *[1] * len(largest))
+        np.less(steps, ends, out=mask, where=mask if axis else True)
+    return mask

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
 from mmapload.buffers import BufferPool
-from mmapload.joining import Joined, joined
+from mmapload.joining import Copies, Joined, joined
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,7 +125,7 @@ class BatchReader:
         }
 
     def _join(self, field: FieldLayout, samples: npt.NDArray[np.int64], take: Take | None) -> Joined:
-        return joined(field, samples, self.residency.reader.extents, self._pools[field.name], take)
+        return joined(field, samples, self.residency.reader.places, self._pools[field.name], take)
 
     def _is_one_piece(self, samples: npt.NDArray[np.int64]) -> bool:
         return bool(
@@ -152,20 +153,24 @@ class BatchReader:
         keys >>= bits
         in_one_chunk = keys[0] // self._chunk_length == keys[-1] // self._chunk_length
         if in_one_chunk or (order == places).all():
-            return self._fill(samples, places, arrays, runs=True)
+            return self._fill(samples, places, arrays | self._copies(arrays, slice(None)), runs=True)
+        copies = self._copies(arrays, order)
         if self._fixed_nbytes >= LARGE_SAMPLE_BYTES or not self._fixed_nbytes:
-            return self._fill(keys, order, arrays, runs=False)
+            return self._fill(keys, order, arrays | copies, runs=False)
         # In the order of chunks first, then in their own: copying runs of small samples twice is faster than
         # scattering them once.
         by_chunk: ChunkArrays = {field.name: self._array(field, len(order), None) for field in self._fields}
-        by_chunk |= {field.name: arrays[field.name].in_order(order) for field in self._ragged}
-        stray = self._fill(keys, places, by_chunk, runs=True)
+        stray = self._fill(keys, places, by_chunk | copies, runs=True)
         back = np.empty_like(order)
         back[order] = places
         for name, nbytes in self._nbytes.items():
             if nbytes:
                 _take(by_chunk[name], back, arrays[name])
         return stray
+
+    def _copies(self, arrays: ChunkArrays, order: npt.NDArray[np.int64] | slice) -> dict[str, Copies]:
+        """Return what is to be copied of ragged fields."""
+        return {field.name: arrays[field.name].in_order(order) for field in self._ragged}
 
     def _gather_at_once(self, samples: npt.NDArray[np.int64], arrays: ChunkArrays) -> bool:
         """Copy small samples with one call for each field, if their chunks lie side by side in memory."""
@@ -192,15 +197,16 @@ class BatchReader:
             if held is None:
                 absent.append((chunk, part))
             else:
-                self._copy(held, rows[part], into, part if runs else places[part])
+                self._copy(held, rows[part], into, part if runs else places[part], part)
         del held  # nothing of what is held may outlive its place in the budget while others are loaded
         stray = []
         for chunk, part in absent:
             if not self.residency.covers(chunk):
                 stray.append(chunk)
-                if self.residency.reader.read_rows(chunk, rows[part], into, places[part]):
+                single = {field.name: partial(into[field.name].read, part) for field in self._ragged}
+                if self.residency.reader.read_rows(chunk, rows[part], into | single, places[part]):
                     continue
-            self._copy(self.residency.get(chunk), rows[part], into, part if runs else places[part])
+            self._copy(self.residency.get(chunk), rows[part], into, part if runs else places[part], part)
         return stray
 
     def _array(self, field: FieldLayout, count: int, take: Take | None) -> npt.NDArray[Any]:
@@ -219,9 +225,11 @@ class BatchReader:
         rows: npt.NDArray[np.int64],
         into: ChunkArrays,
         places: npt.NDArray[np.int64] | slice,
+        part: slice,
     ) -> None:
+        """Copy rows of a chunk to their places, and of ragged fields this part of what is to be copied."""
         for field in self._ragged:
-            into[field.name].copy(chunk[field.name], places)
+            into[field.name].copy(chunk[field.name], part)
         for name, nbytes in self._nbytes.items():
             source, target = chunk[name], into[name]
             if nbytes >= LARGE_SAMPLE_BYTES:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
 from mmapload.extents import Extents, RaggedArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -18,9 +17,7 @@ if TYPE_CHECKING:
     from mmapload.codecs import Bytes
     from mmapload.layout import FieldLayout
 
-    Places: TypeAlias = npt.NDArray[np.int64] | slice
-
-__all__ = ["Joined", "joined"]
+__all__ = ["Copies", "Joined", "joined"]
 
 LARGE_BYTES: Final = 2**16
 """From this size on values are copied by a call that releases the GIL; below, the shortest call is best."""
@@ -53,68 +50,71 @@ class Joined:
 
     def __init__(self, values: npt.NDArray[Any], extents: Extents, starts: npt.NDArray[np.int64]) -> None:
         self.array = RaggedArray(values, extents)
-        self._itemsize = values.itemsize
-        self._bytes = values.view(np.uint8)
         self._starts = starts
-        self._order: npt.NDArray[np.int64] | None = None
 
-    def in_order(self, order: npt.NDArray[np.int64]) -> Joined:
-        """Return the same batch with other numbers of places: k stands for `order[k]`."""
-        other = object.__new__(Joined)
-        other.__dict__.update(self.__dict__, _order=order)
-        return other
+    def in_order(self, order: npt.NDArray[np.int64] | slice) -> Copies:
+        """Return what is to be copied when samples come in this order, which is that of chunks and rows."""
+        size, offsets = self.array.values.itemsize, self.array.extents.offsets
+        lows, highs, begins = offsets[:-1][order], offsets[1:][order], self._starts[order]
+        into = self.array.values.view(np.uint8)
+        return Copies(into, begins * size, (begins + highs - lows) * size, lows * size, highs * size)
 
-    def _spans(self, places: Places) -> tuple[npt.NDArray[np.int64], ...]:
-        """Return where samples begin in their chunk, and where they begin and end here, in values."""
-        if self._order is not None:
-            places = self._order[places]
-        offsets = self.array.extents.offsets
-        if isinstance(places, slice):
-            return self._starts[places], offsets[:-1][places], offsets[1:][places]
-        return self._starts[places], offsets[places], offsets[places + 1]
 
-    def copy(self, source: RaggedArray, places: Places) -> None:
-        """Copy the samples at these places, all of which are of one chunk."""
-        begins, lows, highs = self._spans(places)
-        begins = begins - source.first
-        if (
-            len(lows) > 1
-            and (lows[1:] == highs[:-1]).all()
-            and (np.diff(begins) == (highs - lows)[:-1]).all()
-        ):
-            begins, lows, highs = begins[:1], lows[:1], highs[-1:]  # one piece
-        size = self._itemsize
-        ends = begins + (highs - lows)
+class Copies:
+    """Copies of samples from their chunks to their places in a batch, in bytes.
+
+    Parameters
+    ----------
+    into : ndarray of uint8
+        The batch.
+    begins, ends, lows, highs : ndarray of int64
+        Where each sample begins and ends in the values of its chunk, and in the batch.
+    """
+
+    def __init__(
+        self,
+        into: Bytes,
+        begins: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64],
+        lows: npt.NDArray[np.int64],
+        highs: npt.NDArray[np.int64],
+    ) -> None:
+        self._into = into
+        follows = (lows[1:] == highs[:-1]) & (begins[1:] == ends[:-1])
+        self._follows = follows if follows.any() else None
+        self._has_large = bool(len(begins)) and int((ends - begins).max()) >= LARGE_BYTES
+        # Lists, once for a batch: numbers are taken out of them one by one.
+        self._spans = begins.tolist(), ends.tolist(), lows.tolist(), highs.tolist()
+
+    def copy(self, source: RaggedArray, part: slice) -> None:
+        """Copy a part of the samples, all of which are of one chunk."""
+        begins, ends, lows, highs = (each[part] for each in self._spans)
+        if self._follows is not None and self._follows[part.start : part.stop - 1].all():
+            begins, ends, lows, highs = begins[:1], ends[-1:], lows[:1], highs[-1:]  # one piece
         given = source.values.view(np.uint8)
-        spans = zip(
-            (begins * size).tolist(),
-            (ends * size).tolist(),
-            (lows * size).tolist(),
-            (highs * size).tolist(),
-            strict=True,
-        )
-        into, small_into, small_given = self._bytes, memoryview(self._bytes), memoryview(given)
-        for begin, end, low, high in spans:
-            if high - low < LARGE_BYTES:
-                small_into[low:high] = small_given[begin:end]
-            else:
-                np.copyto(into[low:high], given[begin:end])
+        if before := source.first * source.values.itemsize:
+            begins, ends = [each - before for each in begins], [each - before for each in ends]
+        if self._has_large or len(begins) == 1:
+            for begin, end, low, high in zip(begins, ends, lows, highs, strict=True):
+                np.copyto(self._into[low:high], given[begin:end])
+            return
+        small_into, small_given = memoryview(self._into), memoryview(given)
+        for begin, end, low, high in zip(begins, ends, lows, highs, strict=True):
+            small_into[low:high] = small_given[begin:end]
 
-    def read(self, reader: _RowReader, chunk: int, places: Sequence[int]) -> int:
-        """Read the samples at these places, all of one chunk, one by one; returns their bytes."""
-        begins, lows, highs = self._spans(np.array(places, np.int64))
-        size, nbytes = self._itemsize, 0
-        for begin, low, high in zip(begins.tolist(), lows.tolist(), highs.tolist(), strict=True):
+    def read(self, part: slice, reader: _RowReader, chunk: int) -> int:
+        """Read a part of the samples, all of one chunk, one by one; returns their bytes."""
+        begins, _, lows, highs = (each[part] for each in self._spans)
+        for begin, low, high in zip(begins, lows, highs, strict=True):
             if high > low:
-                reader.read(chunk, begin * size, self._bytes[low * size : high * size])
-                nbytes += (high - low) * size
-        return nbytes
+                reader.read(chunk, begin, self._into[low:high])
+        return int(sum(highs) - sum(lows))
 
 
 def joined(
     field: FieldLayout,
     samples: npt.NDArray[np.int64],
-    extents: Callable[[str, int], Extents],
+    places: Callable[[str, npt.NDArray[np.int64]], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]],
     pool: BufferPool,
     take: Callable[[int], Bytes | None] | None,
 ) -> Joined:
@@ -124,23 +124,14 @@ def joined(
     ----------
     samples : ndarray of int64
         Their numbers.
-    extents : callable
-        Returns those of a chunk of a field.
+    places : callable
+        Returns where samples of a field begin in the values of their chunks, and their shapes.
     pool : BufferPool
         Gives memory where `take` gives none.
     take : callable, optional
         Gives memory for so many bytes, or None.
     """
-    chunks = samples // field.chunk_length
-    order = np.argsort(chunks, kind="stable")
-    rows = samples[order] - chunks[order] * field.chunk_length
-    numbers, firsts = np.unique(chunks[order], return_index=True)
-    starts, shapes = np.empty(len(samples), np.int64), np.empty((len(samples), len(field.shape)), np.int64)
-    cuts = [*firsts.tolist(), len(samples)]
-    for chunk, (first, last) in zip(numbers.tolist(), pairwise(cuts), strict=True):
-        here, own, places = extents(field.name, chunk), rows[first:last], order[first:last]
-        starts[places] = here.offsets[own]
-        shapes[places] = here.shapes[own]
+    starts, shapes = places(field.name, samples)
     batch = Extents.of(shapes)
     nbytes = int(batch.offsets[-1]) * field.dtype.itemsize
     given = None if take is None else take(nbytes)

@@ -155,11 +155,7 @@ class StoreView:
         found = self.store.field(field)
         if not found.is_ragged:
             return np.broadcast_to(np.array(found.shape, np.int64), (self.samples, len(found.shape)))
-        extents = (
-            self.reading.residency.reader.extents(field, chunk) for chunk in range(self.store.layout.chunks)
-        )
-        whole = np.concatenate([each.shapes for each in extents])
-        return whole if self.chosen is None else whole[self.numbers]
+        return self.reading.residency.reader.places(field, self.numbers)[1]
 
     @property
     def sample_nbytes(self) -> int:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.checks import Checks
-    from mmapload.extents import Extents
     from mmapload.layout import FieldLayout
     from mmapload.spans import Span
     from mmapload.store import Store
@@ -84,8 +83,10 @@ class ChunkReader(Protocol):
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
         """Bring the bytes of these rows' files into the page cache."""
 
-    def extents(self, field: str, chunk: int) -> Extents:
-        """Return where the samples of a chunk of a ragged field lie, and their shapes."""
+    def places(
+        self, field: str, samples: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return where samples of a ragged field begin in the values of their chunks, and their shapes."""
 
     def read_rows(
         self,
@@ -125,19 +126,18 @@ class Reader:
         self._root = identity_of(store.path)
         self._counting = threading.Lock()
 
-    def extents(self, field: str, chunk: int) -> Extents:
-        """Return where the samples of a chunk of a ragged field lie, and their shapes.
+    def places(
+        self, field: str, samples: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return where samples of a ragged field begin in the values of their chunks, and their shapes.
 
         Raises
         ------
         ChunkError
-            If the file that says so is missing or damaged.
+            If a file that says so is missing or damaged.
         """
-        known = self.ragged[field].known(chunk)
-        if known is not None:
-            return known
         with self.reading():
-            return self.ragged[field].extents(chunk)
+            return self.ragged[field].places(samples)
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:

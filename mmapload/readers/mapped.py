@@ -169,8 +169,8 @@ class MappedReader(Reader):
                 # others; and what somebody has mapped to stay is not dropped.
                 if self.drop_behind and nbytes >= DROP_BYTES and (np.diff(rows) == 1).all():
                     drop_pages(path, first, first + nbytes)
-            for name, target in ragged.items():
-                loaded += target.read(self.ragged[name], chunk, places.tolist())
+            for name, read in ragged.items():
+                loaded += read(self.ragged[name], chunk)
         self.finish(0, loaded)
         return True
 

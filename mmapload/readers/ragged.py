@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from mmapload.checks import Checks
     from mmapload.codecs import Bytes
     from mmapload.extents import Extents
-    from mmapload.layout import FieldLayout
+    from mmapload.layout import FieldLayout, StoreLayout
     from mmapload.store import Store
 
 __all__ = ["RaggedReader"]
@@ -42,6 +42,9 @@ KEPT: Final = 64
 """Chunks of which it is kept where their samples lie, at most, and in as many bytes as the next number."""
 
 KEPT_BYTES: Final = 2**25
+
+TABLE_BYTES: Final = 2**26
+"""Up to this size a table says of all samples of a store where they lie: it is looked at once for a batch."""
 
 
 class RaggedReader:
@@ -66,25 +69,36 @@ class RaggedReader:
         self._buffers = BufferPool(idle=4)
         self._lock = threading.Lock()
         self._kept: OrderedDict[int, tuple[Extents, bytes]] = OrderedDict()
+        layout, axes = store.layout, len(field.shape)
+        fits = layout.chunks * layout.chunk_length * 8 * (1 + axes) <= TABLE_BYTES
+        self._table = Table(layout, axes) if fits and checks.verify != "always" else None
 
     @property
     def _due(self) -> Callable[[int], bool]:
         return partial(self._checks.due, self._number)
 
-    def known(self, chunk: int) -> Extents | None:
-        """Return the same as `extents`, if that is kept, in little time."""
-        found = self._kept.get(chunk)
-        return None if found is None or self._checks.verify == "always" else found[0]
-
-    def extents(self, chunk: int) -> Extents:
-        """Return where the samples of a chunk lie, and their shapes.
+    def places(self, samples: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return where samples begin in the values of their chunks, and their shapes.
 
         Raises
         ------
         ChunkError
-            If the file that says so is missing or damaged.
+            If a file that says so is missing or damaged.
         """
-        return self._extents(chunk)[0]
+        chunks = samples // self.field.chunk_length
+        table = self._table
+        if table is not None:
+            if not table.known[chunks].all():
+                for chunk in np.unique(chunks[~table.known[chunks]]).tolist():
+                    table.put(chunk, self._extents(chunk)[0])
+            return table.starts[samples], table.shapes[samples]
+        rows = samples - chunks * self.field.chunk_length
+        starts = np.empty(len(samples), np.int64)
+        shapes = np.empty((len(samples), len(self.field.shape)), np.int64)
+        for chunk in np.unique(chunks).tolist():
+            here, extents = chunks == chunk, self._extents(chunk)[0]
+            starts[here], shapes[here] = extents.offsets[rows[here]], extents.shapes[rows[here]]
+        return starts, shapes
 
     def _extents(self, chunk: int) -> tuple[Extents, bytes]:
         due = self._due(chunk)
@@ -250,6 +264,34 @@ class RaggedReader:
                 pass  # advice, which a file system may not take
             finally:
                 os.close(fd)
+
+
+class Table:
+    """Where all samples of a field lie, chunk by chunk as that is read.
+
+    Attributes
+    ----------
+    known : ndarray of bool
+        Of each chunk.
+    starts : ndarray of int64
+        Where each sample's values begin in those of its chunk.
+    shapes : ndarray of int64
+        Shape (samples, axes).
+    """
+
+    __slots__ = ("_length", "known", "shapes", "starts")
+
+    def __init__(self, layout: StoreLayout, axes: int) -> None:
+        self._length = layout.chunk_length
+        self.known = np.zeros(layout.chunks, np.bool_)
+        self.starts = np.empty(layout.samples, np.int64)
+        self.shapes = np.empty((layout.samples, axes), np.int64)
+
+    def put(self, chunk: int, extents: Extents) -> None:
+        """Take what is known of a chunk; twice in two threads does no harm."""
+        rows = slice(chunk * self._length, chunk * self._length + len(extents))
+        self.starts[rows], self.shapes[rows] = extents.offsets[:-1], extents.shapes
+        self.known[chunk] = True
 
 
 class _Together:
