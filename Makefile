@@ -40,9 +40,11 @@ check: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-# Hostile stores and .npz files, many times what the tests try: 100,000 inputs of each.
+# What the tests try a little of, at length: 100,000 hostile stores and .npz files each, and every byte of small
+# stores flipped.
 fuzz: $(READY)
-	MMAPLOAD_FUZZ=100000 $(PYTEST) -rP tests/test_fuzz_store.py tests/test_fuzz_npz.py
+	MMAPLOAD_FUZZ=100000 MMAPLOAD_FLIPS=1 $(PYTEST) -rP tests/test_fuzz_store.py tests/test_fuzz_npz.py \
+		tests/test_flipped_bytes.py
 
 format: $(READY)
 	$(PY) -m ruff format .

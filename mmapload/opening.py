@@ -14,15 +14,16 @@ import stat
 from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import LayoutError, StoreNotFoundError, shown
+from mmapload.fieldnames import groups_of
 from mmapload.layout import RESERVED_GROUP
 from mmapload.metadata import parse_field, parse_group, parse_ragged, parse_root
 from mmapload.notes import FieldNote, parse_note
-from mmapload.ragged import EXTENTS, extents_array
+from mmapload.ragged import EXTENTS, extents_array, field_groups
 from mmapload.seals import document_text, faults_of
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from mmapload.layout import FieldLayout, StoreLayout
 
@@ -83,7 +84,9 @@ def read_layout(folder: str, given: str = "") -> StoreLayout:
         raise LayoutError(folder, problems)
     fields, documents = [], {}
     notes = document["attributes"]["mmapload"].get("fields")
-    for name in names:
+    faulty, found = _group_faults(folder, names, notes)
+    problems += found
+    for name in (each for each in names if not faulty.intersection(groups_of([each]))):
         field, documents[name], found = _read_field(folder, name, layout, notes[name])
         fields += [field] if field else []
         problems += found
@@ -106,11 +109,15 @@ def root_document(folder: str) -> dict[str, Any]:
     return parse_document(text or b"", METADATA)[0]
 
 
-def read_reserved(folder: str, arrays: Iterable[tuple[FieldLayout, int]]) -> tuple[dict[str, int], list[str]]:
-    """Read the documents of the reserved group and of its arrays, which opening a store does without.
+def read_reserved(
+    folder: str, groups: Iterable[str], arrays: Iterable[tuple[FieldLayout, int]]
+) -> tuple[dict[str, int], list[str]]:
+    """Read the documents of what is reserved, which opening a store does without.
 
     Parameters
     ----------
+    groups : iterable of str
+        Groups that have to be there, by their paths below `folder`.
     arrays : iterable of (FieldLayout, int)
         What has to be there, and how long it is at least.
 
@@ -122,8 +129,10 @@ def read_reserved(folder: str, arrays: Iterable[tuple[FieldLayout, int]]) -> tup
         What is wrong.
     """
     lengths = {}
-    document, problems = _read_document(folder, RESERVED_GROUP, "the root says that the group is there")
-    problems += parse_group(document, f"{RESERVED_GROUP}/{METADATA}") if document else []
+    problems = []
+    for group in groups:
+        document, found = _read_document(folder, group, "the root says that the group is there")
+        problems += found + (parse_group(document, f"{group}/{METADATA}") if document else [])
     for array, least in arrays:
         name = f"{RESERVED_GROUP}/{array.name}"
         document, found = _read_document(folder, name, "the root says that the array is there")
@@ -161,6 +170,20 @@ def rewritten_documents(folder: str, names: Iterable[str]) -> list[str]:
                 f"{where}: was damaged or written anew by another program; what it says is as it was"
             )
     return problems
+
+
+def _group_faults(folder: str, names: Iterable[str], notes: Mapping[str, Any]) -> tuple[set[str], list[str]]:
+    """Look at the groups in which fields lie: returns those that are none, whose fields nobody looks at."""
+    ragged = [name for name in names if isinstance(notes[name], dict) and "ragged" in notes[name]]
+    faulty: set[str] = set()
+    problems: list[str] = []
+    for group in field_groups(names, ragged):
+        if not faulty.intersection(groups_of([group])):
+            document, found = _read_document(folder, group, "the root says that fields are in it")
+            found += parse_group(document, f"{group}/{METADATA}") if document else []
+            faulty |= {group.removeprefix(f"{RESERVED_GROUP}/{EXTENTS}/")} if found else set()
+            problems += found
+    return faulty, problems
 
 
 def _read_field(

@@ -111,7 +111,7 @@ def faults_of(root: Mapping[str, Any], fields: Mapping[str, Mapping[str, Any]], 
     """
     notes = _notes(root)
     if SEAL not in notes:
-        return []
+        return [f"{where}: the key {shown(key)} is {SEAL}, damaged" for key in notes if _is_almost_seal(key)]
     found = seal_of(root, fields)
     problems = []
     if notes[SEAL] != found:
@@ -146,6 +146,15 @@ def _notes(root: Mapping[str, Any]) -> dict[str, Any]:
     attributes = root.get("attributes")
     notes = attributes.get("mmapload") if isinstance(attributes, dict) else None
     return notes if isinstance(notes, dict) else {}
+
+
+def _is_almost_seal(key: str) -> bool:
+    """Whether one byte of the key was changed: a character, or two if it became the backslash of an escape."""
+    return any(
+        len(key) == len(SEAL) + 1 - gone and key.startswith(SEAL[:at]) and key.endswith(SEAL[at + gone :])
+        for gone in (1, 2)
+        for at in range(len(SEAL))
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -18,7 +18,7 @@ from mmapload.extents import parse_extents
 from mmapload.layout import RESERVED_GROUP
 from mmapload.opening import METADATA, read_reserved, rewritten_documents, root_document
 from mmapload.presence import chunks_there, missing_chunks
-from mmapload.ragged import EXTENTS, chunk_files, combined_checksum, extents_array
+from mmapload.ragged import EXTENTS, chunk_files, combined_checksum, extents_array, field_groups
 from mmapload.reserved import (
     NAME_ARRAYS,
     checksums_array,
@@ -105,12 +105,14 @@ def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], lis
     exact |= dict.fromkeys((array.name for array in extents), layout.samples)
     reserved = (*reserved_arrays(layout), *extents)
     least = [(array, exact.get(array.name, 0)) for array in reserved]
-    lengths, problems = read_reserved(path, least) if reserved else ({}, [])
+    groups = [RESERVED_GROUP, *([f"{RESERVED_GROUP}/{EXTENTS}"] if extents else [])] if reserved else []
+    lengths, problems = read_reserved(path, groups, least)
     root = root_document(path)
     if is_sealed(root):
-        own = [RESERVED_GROUP, *(f"{RESERVED_GROUP}/{array.name}" for array in reserved)]
+        own = [*groups, *(f"{RESERVED_GROUP}/{array.name}" for array in reserved)]
         fields = [field.name for field in layout.fields]
-        problems += rewritten_documents(path, ["", *fields, *(own if reserved else ())])
+        above = field_groups(fields, [field.name for field in layout.ragged])
+        problems += rewritten_documents(path, ["", *above, *fields, *own])
         if _is_as_opened(root, layout):
             problems += [
                 f"{RESERVED_GROUP}/{name}/{METADATA}: shape: expected {exact[name]} rows, found {length}"
