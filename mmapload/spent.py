@@ -27,11 +27,12 @@ class Spent:
     --------
     >>> spent = Spent()
     >>> with spent.counted():
-    ...     since = now()
-    ...     spend("reading", since)
+    ...     since = spend("reading", now())
     >>> list(spent.seconds)
     ['reading']
-    >>> spend("reading", since)  # nobody counts
+    >>> since = spend("writing", since)  # nobody counts
+    >>> list(spent.seconds)
+    ['reading']
     """
 
     def __init__(self) -> None:

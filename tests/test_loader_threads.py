@@ -111,6 +111,7 @@ def test_a_group_is_put_together_once_whatever_the_number_of_its_batches(
 
     counted(reading, "batch")
     counted(reading.residency, "held")
+    counted(reading.residency, "held_side_by_side")
     counted(reading.residency, "get")
     counted(torch, "from_numpy")
     list(loader)  # loads chunks
@@ -119,7 +120,8 @@ def test_a_group_is_put_together_once_whatever_the_number_of_its_batches(
     groups = math.ceil(251 / loader._grouped)
     fields = len(loader.dataset.fields)
     assert first["batch"] == groups
-    assert calls - first == {"batch": groups, "held": groups, "from_numpy": 251 * fields}
+    chunks = "held_side_by_side" if reading.at_once else "held"
+    assert calls - first == {"batch": groups, chunks: groups, "from_numpy": 251 * fields}
 
 
 def test_numbers_that_no_sample_has_surface_at_their_batch_and_not_at_the_group(path: str) -> None:
