@@ -149,7 +149,7 @@ def _notes(root: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_almost_seal(key: str) -> bool:
-    """Whether one byte of the key was changed: a character, or two if it became the backslash of an escape."""
+    """Whether one byte of it was changed: a character, or two if it became the backslash of an escape."""
     return any(
         len(key) == len(SEAL) + 1 - gone and key.startswith(SEAL[:at]) and key.endswith(SEAL[at + gone :])
         for gone in (1, 2)
