@@ -40,11 +40,11 @@ check: $(READY)
 	$(PY) -m ruff check .
 	$(PY) -m mypy
 
-# What the tests try a little of, at length: 100,000 hostile stores and .npz files each, and every byte of small
-# stores flipped.
+# What the tests try a little of, at length: 100,000 hostile stores and .npz files each, every byte of small
+# stores flipped, and each kind of run killed at 100 moments.
 fuzz: $(READY)
-	MMAPLOAD_FUZZ=100000 MMAPLOAD_FLIPS=1 $(PYTEST) -rP tests/test_fuzz_store.py tests/test_fuzz_npz.py \
-		tests/test_flipped_bytes.py
+	MMAPLOAD_FUZZ=100000 MMAPLOAD_FLIPS=1 MMAPLOAD_KILLS=100 $(PYTEST) -rP tests/test_fuzz_store.py \
+		tests/test_fuzz_npz.py tests/test_flipped_bytes.py tests/test_killed.py
 
 format: $(READY)
 	$(PY) -m ruff format .
