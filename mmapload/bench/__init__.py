@@ -128,7 +128,7 @@ def run_bench(
     paths = [path for _, _, path in chunk_files(store, store.layout.chunks)]
     cached_before, total = cached_now(paths), file_bytes(paths)
     memory = resolve_budget(settings.memory)
-    exceeds = int(store.chunk_nbytes(store.layout.fields).sum()) > memory
+    exceeds = sum(map(store.decoded_nbytes, store.layout.fields)) > memory
     cold = settings.cold or exceeds
     arrays = match(store, settings.source) if settings.source is not None else None
     course = Course(store, settings, arrays, memory, exceeds=exceeds, cold=cold)

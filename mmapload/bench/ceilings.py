@@ -78,11 +78,17 @@ def reading(files: Sequence[ChunkFile], samples: int, nbytes: int) -> Iterator[C
         yield Contender(f"populate, {name}", "populate", samples, nbytes, paths, prepare)
 
 
+def largest_chunk_nbytes(store: Store) -> int:
+    """Return the decoded bytes of the chunk that has the most; all have as many where no field is ragged."""
+    layout = store.layout
+    return int(store.chunk_nbytes(layout.fields).max()) if layout.ragged else layout.chunk_nbytes
+
+
 def decoding(store: Store, files: Sequence[ChunkFile], samples: int, nbytes: int) -> Contender:
     """Read and decompress the same files into recycled buffers, as a loader does in the background."""
     paths = tuple(path for _, _, path in files)
     chunks = sorted({chunk for _, chunk, _ in files})
-    largest = int(store.chunk_nbytes(store.layout.fields).max())
+    largest = largest_chunk_nbytes(store)
     reader = ChunkDataset(store.path, memory=largest, verify="never").residency.reader
 
     def prepare(number: int) -> Callable[[], float]:

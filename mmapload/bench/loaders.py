@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from mmapload.batchsampler import ChunkBatchSampler
+from mmapload.bench.ceilings import largest_chunk_nbytes
 from mmapload.bench.rounds import Contender
 from mmapload.dataset import ChunkDataset
 from mmapload.errors import MmaploadError
@@ -101,7 +102,7 @@ class Part:
         if self.exceeds:
             # Two windows, which cut chunks, and no more than of the whole store.
             chunks = 2 * -(-self.window // layout.chunk_length) + 2
-            largest = int(self.store.chunk_nbytes(layout.fields).max())
+            largest = largest_chunk_nbytes(self.store)
             memory = max(largest, min(memory, chunks * largest))
         dataset = ChunkDataset(self.store.path, memory=memory, verify="never", with_index=self.indexed)
         cut = dataclasses.replace(dataset.store.layout, samples=self.samples)
