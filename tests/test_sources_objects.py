@@ -11,6 +11,7 @@ import os
 import pickle
 import pickletools
 import struct
+import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -254,3 +255,90 @@ def test_the_opcodes_of_pickles_are_those_known_here() -> None:
         "BINPUT",
         "LONG_BINPUT",
     }
+
+
+def laughing(levels: int = 60) -> bytes:
+    """A tuple of two tuples of two tuples ..., each named twice; the last is on the stack and in the memo."""
+    named = [b"h%ch%c\x86\x94" % (number, number) for number in range(levels)]
+    return b"\x80\x04)\x94" + b"".join(named)
+
+
+ENDLESS = {
+    "a key of a dict": laughing() + b"0}h\x3cK\x01s.",
+    "a key of many": laughing() + b"0}(h\x3cK\x01K\x02K\x03u.",
+    "a key after BUILD": laughing(5) + b"Nb\x94" + laughing()[4:] + b"0}h\x3cK\x01s.",
+    "an element of a set": laughing() + b"0\x8f(h\x3c\x90.",
+    "an element of a frozen set": laughing()[:2] + b"(" + laughing()[2:] + b"\x91.",
+    "a shape": laughing() + b"0cnumpy.core.numeric\n_frombuffer\n(C\x00Nh\x3cC\x01CtR.",
+    "a dtype": laughing() + b"0cnumpy\ndtype\nh\x3c\x85R.",
+    "a reference outside": laughing() + b"0h\x3cQ.",
+    "one long key again and again": b"\x80\x04(" + b"N" * 9000 + b"t\x940}" + b"h\0Ns" * 9000 + b".",
+    "one long text again and again": b"\x80\x04X\x10\x27\0\0" + b"a" * 10_000 + b"\x940X\x06\0\0\0latin1\x940"
+    b"c_codecs\nencode\n\x940(" + b"h\2h\0h\1\x86R" * 9000 + b"l.",
+}
+
+
+@pytest.mark.parametrize("what", ENDLESS)
+def test_what_is_named_again_and_again_takes_neither_time_nor_memory(what: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="again and again"):
+            read_pickle(ENDLESS[what])
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_one_buffer_under_many_arrays_is_not_copied_for_each(tmp_path: Path) -> None:
+    class Shared:
+        def __init__(self, data: bytes) -> None:
+            self.data = data
+
+        def __reduce__(self) -> Any:
+            begin, arguments, _ = np.zeros(1).__reduce__()
+            return begin, arguments, (1, (1 << 17,), np.dtype(">f8"), False, self.data)
+
+    data = bytes(8 << 17)
+    (found,) = read_pickle(pickle.dumps([Shared(data)], 4))
+    assert found.nbytes == 8 << 17
+    with pytest.raises(ValueError, match="again and again"):
+        read_pickle(pickle.dumps([Shared(data) for _ in range(1000)], 4))
+
+
+def test_one_long_text_among_many_short_ones_is_refused_before_all_are_made_as_long(tmp_path: Path) -> None:
+    texts = objects(["a" * 1_000_000, *["b"] * 100_000])
+    assert "again and again" in refusal(source_of(tmp_path, x=texts))
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"\x80\x04\x8e" + struct.pack("<Q", 1 << 40) + b"a.", "damaged"),
+        (b"\x80\x05\x96" + struct.pack("<Q", 1 << 36) + b"a.", "damaged"),
+        (b"\x80\x04\x8b" + struct.pack("<i", 2**31 - 1) + b"a.", "damaged"),
+        (b"I" + b"9" * 1_000_000 + b"\n.", "damaged"),
+        (b"\x80\x04" + b"]" * 9_000 + b"a" * 8_999 + b".", "nests too deep"),
+        (b"\x80\x04)" + b"\x85" * 9_000 + b".", "nests too deep"),
+        (b"\x80\x04]\x94h\0a.", "nests too deep"),
+        (b"\x80\x04}\x94K\x01h\0s.", "nests too deep"),
+        (pickle.dumps(objects([None] * 3), 2).replace(b"K\x03\x85", b"J\xff\xff\xff\x7f\x85"), "damaged"),
+        (b"(ios\nsystem\n.", "holds os.system"),
+        (b"(cos\nsystem\no.", "holds os.system"),
+        (b"\x80\x04cbuiltins\ngetattr\n(cnumpy\nload\nX\6\0\0\0systemtR.", "holds builtins.getattr"),
+        (b"\x80\x02c_codecs\nencode\nX\1\0\0\0aX\4\0\0\0zlib\x86R.", "would encode text in 'zlib'"),
+        (b"\x80\x02cnumpy\ndtype\n)\x81.", "damaged"),
+        (b"\x80\x02cnumpy\nndarray\n}X\x09\0\0\0__class__K\x01sb.", "damaged"),
+        (b"\x82\x01.", "damaged"),
+        (b"Pabc\n.", "outside of it"),
+        (b"", "damaged"),
+        (b".", "damaged"),
+    ],
+)
+def test_attacks_are_refused_in_little_memory(data: bytes, said: str) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match=said):
+            read_pickle(data)
+        assert tracemalloc.get_traced_memory()[1] < 32 << 20
+    finally:
+        tracemalloc.stop()

@@ -51,6 +51,7 @@ def regular(values: Sequence[Any], shape: tuple[int, ...], nbytes: int) -> npt.N
     if kinds == {str}:
         if any(value.endswith("\0") for value in values):
             raise ValueError("a text ends in a zero byte, which an array of text cannot hold")
+        _check_growth(len(values) * max(map(len, values)) * np.dtype("U1").itemsize, nbytes)
         return np.array(values).reshape(shape)
     if len(kinds) == 1 and (dtype := _PLAIN.get(kinds.pop())) is not None:
         try:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import io
 import pickle
-import pickletools
 import re
 from typing import Any, Final, Literal
 
 import numpy as np
 
 from mmapload.errors import shown
+from mmapload.sources.opcodes import RefusedError, allowance, check_opcodes
 
 __all__ = ["read_pickle"]
 
 _DTYPES: Final = re.compile(r"[biufcUS][0-9]{1,9}|O8?")
 _MOST_NAMED: Final = 200
-_REFERENCES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT"})
+_LATIN: Final = frozenset({"latin1", "latin-1"})
 
 
 def read_pickle(data: bytes) -> Any:
@@ -51,9 +51,10 @@ def read_pickle(data: bytes) -> Any:
     ValueError: it holds builtins.print, and only arrays and plain values are ever read from a pickle
     """
     try:
-        _check_references(data)
-        return _finished(_loaded(data), {})
-    except _RefusedError as error:
+        check_opcodes(data)
+        making = _Making(len(data))
+        return making.finished(_loaded(data, making))
+    except RefusedError as error:
         raise ValueError(str(error)) from None
     except (MemoryError, RecursionError) as error:
         raise ValueError(f"its pickle takes more memory than there is, or nests too deep ({error})") from None
@@ -61,38 +62,77 @@ def read_pickle(data: bytes) -> Any:
         raise ValueError(f"its pickle is damaged ({type(error).__name__}: {error})") from None
 
 
-class _RefusedError(Exception):
-    """A pickle holds what is never read."""
-
-
-def _loaded(data: bytes) -> Any:
+def _loaded(data: bytes, making: _Making) -> Any:
     file = io.BytesIO(data)
-    value = _Unpickler(file).load()
+    value = _Unpickler(file, making).load()
     if file.read(1):
-        raise _RefusedError("more bytes follow the end of its pickle")
+        raise RefusedError("more bytes follow the end of its pickle")
     return value
 
 
-def _check_references(data: bytes) -> None:
-    """Refuse numbers of values beyond any that the pickle can have: Python makes room by them."""
-    for opcode, argument, _ in pickletools.genops(data):
-        if opcode.name in _REFERENCES and int(argument or 0) > len(data):
-            raise _RefusedError(f"its pickle numbers a value {argument}, and it has {len(data)} bytes")
+class _Making:
+    """Makes values of what was loaded, each once, and no more than a pickle of its size honestly comes to.
+
+    Parameters
+    ----------
+    nbytes : int
+        Of the pickle.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._left = allowance(nbytes)
+        self._seen: dict[int, Any] = {}
+
+    def spend(self, count: int) -> None:
+        """Count bytes or elements that are copied: parts of a pickle can be named again and again."""
+        self._left -= count
+        if self._left < 0:
+            raise RefusedError("its pickle says the same again and again")
+
+    def encoded(self, text: Any, encoding: Any = None) -> bytes:
+        """Encode as Python's pickles of bytes of the older protocols do."""
+        if not isinstance(text, str) or type(encoding) is not str or encoding not in _LATIN:
+            raise RefusedError(f"its pickle would encode text in {shown(encoding)}")
+        self.spend(len(text))
+        return text.encode("latin-1")
+
+    def finished(self, value: Any) -> Any:
+        """Return a value with arrays in the places of what stands for them."""
+        if id(value) in self._seen:
+            return self._seen[id(value)]
+        if isinstance(value, _Array):
+            made: Any = value.made(self)
+        elif type(value) is dict:
+            made = {self.finished(key): self.finished(each) for key, each in value.items()}
+        elif type(value) in {list, tuple}:
+            made = type(value)(self.finished(each) for each in value)
+        elif type(value) in {bool, int, float, complex, str, bytes, bytearray, type(None), set, frozenset}:
+            return value
+        else:
+            raise RefusedError(f"it holds a {type(value).__name__} in place of a value")
+        self._seen[id(value)] = made
+        return made
 
 
 class _Unpickler(pickle.Unpickler):
     """Finds stand-ins for what numpy's pickles call, and nothing else."""
 
+    def __init__(self, file: io.BytesIO, making: _Making) -> None:
+        super().__init__(file)
+        self._encode = _Call(making.encoded)
+
     def find_class(self, module: str, name: str, /) -> Any:
+        if (module, name) == ("_codecs", "encode"):
+            return self._encode
         known = _KNOWN.get((module.replace("numpy._core", "numpy.core"), name))
         if known is None:
             what = f"{module}.{name}"[:_MOST_NAMED]
             text = f"it holds {what}, and only arrays and plain values are ever read from a pickle"
-            raise _RefusedError(text)
+            raise RefusedError(text)
         return known
 
     def persistent_load(self, pid: Any, /) -> Any:
-        raise _RefusedError(f"it refers to something outside of it, {shown(pid)}")
+        raise RefusedError(f"it refers to something outside of it, {shown(pid)}")
 
 
 class _Call:
@@ -108,10 +148,10 @@ class _Call:
         return self._function(*arguments)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise _RefusedError(f"its pickle would change {name!r} of a function")
+        raise RefusedError(f"its pickle would change {name!r} of a function")
 
     def __setstate__(self, state: Any) -> None:
-        raise _RefusedError("its pickle would change a function")
+        raise RefusedError("its pickle would change a function")
 
 
 class _Dtype:
@@ -121,14 +161,14 @@ class _Dtype:
 
     def __init__(self, name: Any, *_: Any) -> None:
         if not isinstance(name, str) or not _DTYPES.fullmatch(name):
-            raise _RefusedError(f"it holds an array of dtype {shown(name)}: save that under a key of its own")
+            raise RefusedError(f"it holds an array of dtype {shown(name)}: save that under a key of its own")
         self._name = name
         self._order: Literal["<", ">", "|", "="] = "="
 
     def __setstate__(self, state: Any) -> None:
         order, subdtype, names, fields = state[1:5]
         if order not in ("<", ">", "|", "=") or not subdtype is names is fields is None:
-            raise _RefusedError(f"it holds an array of a dtype that is none of numbers, {shown(state)}")
+            raise RefusedError(f"it holds an array of a dtype that is none of numbers, {shown(state)}")
         self._order = order
 
     @property
@@ -151,31 +191,35 @@ class _Array:
     def __setstate__(self, state: Any) -> None:
         _, self._shape, self._dtype, self._fortran, self._data = state
 
-    def made(self, seen: dict[int, Any]) -> np.ndarray[Any, Any]:
+    def made(self, making: _Making) -> np.ndarray[Any, Any]:
         given = self._shape
         if not isinstance(given, tuple) or not all(type(length) is int and length >= 0 for length in given):
-            raise _RefusedError(f"it holds an array of shape {shown(given)}")
+            raise RefusedError(f"it holds an array of shape {shown(given)}")
         shape: tuple[int, ...] = given
         if not isinstance(self._dtype, _Dtype):
-            raise _RefusedError("it holds an array without a dtype")
+            raise RefusedError("it holds an array without a dtype")
         dtype = self._dtype.dtype
         order: Literal["C", "F"] = "F" if self._fortran else "C"
         if not dtype.hasobject:
             if not isinstance(self._data, bytes | bytearray):
-                raise _RefusedError("it holds an array without contents")
+                raise RefusedError("it holds an array without contents")
             array = np.frombuffer(self._data, dtype).reshape(shape, order=order)
-            return array.astype(dtype.newbyteorder("="), copy=False)
+            if dtype.isnative:
+                return array
+            making.spend(array.nbytes)
+            return array.astype(dtype.newbyteorder("="))
         if not isinstance(self._data, list):
-            raise _RefusedError("it holds an array of objects without contents")
+            raise RefusedError("it holds an array of objects without contents")
+        making.spend(len(self._data))
         found = np.empty(len(self._data), object)
         for at, value in enumerate(self._data):
-            found[at] = _finished(value, seen)
+            found[at] = making.finished(value)
         return found.reshape(shape, order=order)
 
 
 def _reconstruct(kind: Any, *_: Any) -> _Array:
     if kind is not _NDARRAY:
-        raise _RefusedError(f"it holds an array of a kind of its own, {shown(kind)}")
+        raise RefusedError(f"it holds an array of a kind of its own, {shown(kind)}")
     return _Array()
 
 
@@ -187,19 +231,16 @@ def _scalar(dtype: Any, data: Any = b"") -> _Array:
     return _Array((), dtype, data)
 
 
-def _encode(text: Any, encoding: Any = None) -> bytes:
-    """Encode as Python's pickles of bytes of the older protocols do."""
-    if not isinstance(text, str) or encoding not in {"latin1", "latin-1"}:
-        raise _RefusedError(f"its pickle would encode text in {shown(encoding)}")
-    return text.encode("latin-1")
-
-
 def _complex(real: Any, imaginary: Any) -> complex:
     return complex(real, imaginary)
 
 
 def _no_bytes() -> bytes:
     return b""
+
+
+def _no_items() -> dict[Any, Any]:
+    return {}
 
 
 _NDARRAY: Final = object()
@@ -209,28 +250,9 @@ _KNOWN: Final[dict[tuple[str, str], Any]] = {
     ("numpy.core.multiarray", "_reconstruct"): _Call(_reconstruct),
     ("numpy.core.multiarray", "scalar"): _Call(_scalar),
     ("numpy.core.numeric", "_frombuffer"): _Call(_frombuffer),
-    ("_codecs", "encode"): _Call(_encode),
     ("builtins", "complex"): _Call(_complex),
     ("__builtin__", "complex"): _Call(_complex),
     ("builtins", "bytes"): _Call(_no_bytes),
     ("__builtin__", "bytes"): _Call(_no_bytes),
-    ("collections", "OrderedDict"): _Call(dict),
+    ("collections", "OrderedDict"): _Call(_no_items),
 }
-
-
-def _finished(value: Any, seen: dict[int, Any]) -> Any:
-    """Return a value with arrays in the places of what stands for them, each made once."""
-    if id(value) in seen:
-        return seen[id(value)]
-    if isinstance(value, _Array):
-        made: Any = value.made(seen)
-    elif type(value) is dict:
-        made = {_finished(key, seen): _finished(each, seen) for key, each in value.items()}
-    elif type(value) in {list, tuple}:
-        made = type(value)(_finished(each, seen) for each in value)
-    elif type(value) in {bool, int, float, complex, str, bytes, bytearray, type(None), set, frozenset}:
-        return value
-    else:
-        raise _RefusedError(f"it holds a {type(value).__name__} in place of a value")
-    seen[id(value)] = made
-    return made
