@@ -261,18 +261,13 @@ def _zarr_folders(path: str) -> list[str]:
     if not os.path.isdir(path):
         matches = glob.glob(path, recursive=True) if glob.has_magic(path) else []
         return sorted(filter(is_zarr, matches), key=natural_key)
-    folders: list[str] = []
-    counts: Counter[str] = Counter()  # of a million files the entries would take much memory
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            kind = _OF_SUFFIX.get(os.path.splitext(entry.name)[1].lower())
-            if kind is not None:
-                counts[kind.name] += 1
-            if is_folder(entry) and is_zarr(entry.path):
-                folders.append(entry.path)
-    if folders and counts:
+    with os.scandir(path) as entries:  # of a million files a list of the entries would take much memory
+        folders = [entry.path for entry in entries if is_folder(entry) and entry.name[0] != "."]
+    folders = [folder for folder in folders if is_zarr(folder)]
+    names = os.listdir(path) if folders else []
+    suffixes = [os.path.splitext(name)[1].lower() for name in names if not name.startswith(".")]
+    counts = Counter(_OF_SUFFIX[suffix].name for suffix in suffixes if suffix in _OF_SUFFIX)
+    if counts:
         raise _mixture(path, counts + Counter({_ZARR.name: len(folders)}))
     return sorted(folders, key=natural_key)
 

@@ -234,6 +234,8 @@ def _scan(folder: str) -> Iterator[tuple[str, bool, bool]]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 names.append(entry.name)
+                if not len(names) % _TOLD_EVERY:
+                    reached("names read", len(names))
                 if not entry.is_file(follow_symlinks=False):
                     special[entry.name] = is_folder(entry), entry.is_symlink()
     except OSError as error:
