@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tqdm import tqdm
 
-__all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "duration", "progress_to"]
+__all__ = ["BarProgress", "LineProgress", "Progress", "SilentProgress", "duration", "progress_to", "rate_of"]
 
 _FIRST_LINE_SECONDS = 5.0
 _LINE_EVERY_SECONDS = 30.0
@@ -177,9 +177,7 @@ class LineProgress:
         seconds = max(1e-9, now - started)
         written = self._samples - self._resumed
         of = "" if self._total is None else f" of {self._total:,}"
-        rate = f"{written * self._sample_nbytes / seconds / 1e6:.0f} MB/s"
-        if self._sample_nbytes < _SMALL:
-            rate = f"{written / seconds:,.0f} samples/s"
+        rate = rate_of(written, written * self._sample_nbytes, seconds)
         size = format_size(self._samples * self._sample_nbytes)
         text = f"{self._samples:,}{of} samples, {size}, {rate}, {duration(seconds)}"
         since, before = self._points[0]
@@ -188,6 +186,20 @@ class LineProgress:
             text += f", {duration(left)} left"
         self._points.append((now, self._samples))
         print(text, file=self._stream, flush=True)
+
+
+def rate_of(samples: int, nbytes: int, seconds: float) -> str:
+    """Write how fast samples go: by their bytes, or by their number if they are small.
+
+    Examples
+    --------
+    >>> rate_of(100, 2**30, 2.0), rate_of(30_000, 960_000, 10.0)
+    ('537 MB/s', '3,000 samples/s')
+    """
+    seconds = max(1e-9, seconds)
+    if nbytes < samples * _SMALL:
+        return f"{samples / seconds:,.0f} samples/s"
+    return f"{nbytes / seconds / 1e6:,.0f} MB/s"
 
 
 def duration(seconds: float) -> str:

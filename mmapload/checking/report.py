@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import shown
+from mmapload.progress import rate_of
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -189,8 +190,8 @@ class CheckReport:
             "problems with names": len(self.problems),
         }
         found = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
-        rate = self.nbytes / max(self.seconds, 1e-9) / 1e6
-        read = f"{format_size(self.nbytes)} of arrays read in {self.seconds:.1f} s ({rate:,.0f} MB/s)"
+        rate = rate_of(self.samples, self.nbytes, self.seconds)
+        read = f"{format_size(self.nbytes)} of arrays read in {self.seconds:.1f} s ({rate})"
         return f"{self.samples:,} samples: {found or 'sound'}; {read}"
 
     def _unlike(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from mmapload.progress import rate_of
 from mmapload.sizes import format_size
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def _lines(plan: PreprocessPlan, result: PreprocessResult) -> Iterator[str]:
     written = layout.samples if plan.samples is None else plan.samples  # of an append, those of its chunks
     nbytes = layout.sample_nbytes * (written - len(result.skipped) - result.resumed_samples)
     chunks = f"{layout.chunks:,} chunk{'s' * (layout.chunks > 1)}"
-    took = f"in {_duration(result.seconds)} ({nbytes / result.seconds / 1e6:,.0f} MB/s)"
+    rate = rate_of(written - len(result.skipped) - result.resumed_samples, nbytes, result.seconds)
+    took = f"in {_duration(result.seconds)} ({rate})"
     yield f"{result.store.path}: {layout.samples:,} samples in {chunks}, {format_size(on_disk)}, {took}"
     if plan.source_bytes and plan.options.take is None and not isinstance(plan, AppendPlan):
         ratio = on_disk / plan.source_bytes
