@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from mmapload.errors import MmaploadError
 from mmapload.sources.listing import list_files
 from mmapload.sources.npyfiles import NpySource
 from mmapload.sources.npz import NpzSource
+from mmapload.sources.objects import ObjectNpzSource
 from tests.npz_files import npz_bytes
 from tests.preprocessing_cases import damage, samples, write_npz
 
@@ -135,3 +137,14 @@ def test_however_a_check_ends_no_process_of_it_stays(tmp_path: Path, number: sig
             return
         time.sleep(0.01)
     pytest.fail("a process is still there")
+
+
+def test_parts_of_a_source_are_read_as_the_whole_is(tmp_path: Path) -> None:
+    for number in range(6):
+        strokes = np.empty(2, object)
+        strokes[0], strokes[1] = np.zeros((number + 1, 2)), np.zeros((3, 2))
+        np.savez(tmp_path / f"{number}.npz", strokes=strokes)
+    source = ObjectNpzSource(list_files([tmp_path]), ragged=["strokes"])
+    part = pickle.loads(pickle.dumps(source.part(range(2, 5))))
+    assert [part.name(index) for index in range(len(part))] == ["2.npz", "3.npz", "4.npz"]
+    assert [part.schema(index) for index in range(3)] == [source.schema(index) for index in range(2, 5)]

@@ -84,7 +84,7 @@ class ObjectNpzSource:
 
     def part(self, indices: range) -> ObjectNpzSource:
         """Return a source of some of the files, to be sent to another process."""
-        return ObjectNpzSource(self._files.part(indices), self._fields, self._optional)
+        return ObjectNpzSource(self._files.part(indices), self._fields, self._optional, self._ragged)
 
     def schema(self, index: int) -> dict[str, ArraySpec]:
         """Return what arrays file `index` has; those of objects are read for it.
