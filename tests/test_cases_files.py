@@ -28,6 +28,7 @@ What went wrong for somebody, each time with the tests that hold what mmapload d
 | | test_kinds.py::test_plain_loaders_of_torch_deliver_them |
 | | test_texts_of_different_lengths_are_no_outliers |
 | nan_inf_negzero | test_chunks_of_one_value_keep_every_bit_and_check_lists_where_numbers_are_none |
+| | test_preprocessing_nonfinite.py::test_a_run_counts_samples_with_such_values_those_of_an_interrupted_one_too |
 | | test_interop.py::test_chunks_of_zeros_have_their_files |
 | zip64_small | test_sources_npz.py::test_zip64_figures_in_a_small_file_are_read |
 | | test_sources_zipdir.py::test_full_32_bit_figures_are_taken_from_the_zip64_fields |

@@ -185,7 +185,7 @@ def test_wrong_usage_exits_with_2_says_why_and_does_nothing(arguments, tmp_path,
 def test_preprocess_writes_a_store_and_says_what_it_made(source, out, capsys):
     assert main(["preprocess", source, out, "--batch-size", "4"]) == 0
     printed, told = capsys.readouterr()
-    first, _, _, second = printed.splitlines()
+    first, *_, second = printed.splitlines()
     assert first.startswith(f"{out}: 10 samples in 1 chunk, ")
     assert second == "skipped 1 hidden and 2 foreign files of the source"
     assert "npz: 10 samples" in told, "the plan goes before"

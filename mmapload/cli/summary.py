@@ -47,6 +47,8 @@ def _lines(plan: PreprocessPlan, result: PreprocessResult) -> Iterator[str]:
     dtypes = dict(plan.options.cast)
     for name, counts in result.cast.items():
         yield f"cast: {name} to {dtypes[name]}: {counts}" + (" in this run" if result.resumed_samples else "")
+    for name, count in result.non_finite.items():
+        yield f"NaN or infinite: {name} in {count:,} of {layout.samples:,} samples; mmapload check lists them"
     if plan.passed_over:
         yield f"skipped {plan.passed_over} of the source"
     if result.skipped:

@@ -41,6 +41,7 @@ __all__ = [
     "DoneChunk",
     "SkippedSample",
     "chunk_folders",
+    "counted",
     "digest_of",
     "writing_order",
 ]
@@ -57,6 +58,17 @@ def digest_of(source: IndexedSource, index: int) -> str:
     digest = hashlib.blake2b(source.fingerprint(index), digest_size=DIGEST_BYTES).hexdigest()
     spend("reading", since)
     return digest
+
+
+def counted(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
+    """Add up counts of samples of all chunks.
+
+    Examples
+    --------
+    >>> sorted(counted([{"x": 2}, {"x": 1, "y": 1}]).items())
+    [('x', 3), ('y', 1)]
+    """
+    return sum(map(Counter, counts), Counter())
 
 
 def writing_order(samples: int, seed: int | None) -> Bijection | None:
@@ -168,9 +180,10 @@ class Build:
             else:
                 yield from (self.source.name(index) or "" for index in indices)
 
-    def stand_ins(self) -> Counter[str]:
-        """Count the samples that are done and in which something stands in for a field, by field."""
-        return sum((Counter(done.stand_ins) for done in self.done.values()), Counter())
+    def counts(self) -> tuple[Counter[str], Counter[str]]:
+        """Count the samples that are done and have stand-ins, and those with NaN or infinity, by field."""
+        done = self.done.values()
+        return counted(each.stand_ins for each in done), counted(each.non_finite for each in done)
 
     def _remaining(self, start: int, stop: int) -> list[int]:
         ranks = np.arange(start, stop, dtype=np.int64)

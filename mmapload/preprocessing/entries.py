@@ -56,6 +56,10 @@ def checked_entry(entry: Mapping[str, Any], build: Build) -> Mapping[str, Any]:
     _expect("stand_ins", counts, isinstance(counts, dict) and counts.keys() <= build.plan.fill.keys())
     for count in counts.values():
         _expect("stand_ins", count, _is_number(count, total + 1))
+    odd = entry.get("non_finite", {})
+    _expect("non_finite", odd, isinstance(odd, dict) and odd.keys() <= {field.name for field in fields})
+    for count in odd.values():
+        _expect("non_finite", count, _is_number(count, total + 1))
     sums = entry.get("sums", {})
     _expect("sums", sums, isinstance(sums, dict) and all(map(_is_sum, sums.values())))
     return entry

@@ -74,6 +74,8 @@ class PreprocessResult:
         flushing), waiting.
     cast : mapping of str to CastCounts
         For every field that was cast what this did to the values that this run has read.
+    non_finite : mapping of str to int
+        In how many samples a field has a value that is NaN or infinite, if in any; as `filled`.
     """
 
     store: Store
@@ -83,6 +85,7 @@ class PreprocessResult:
     filled: Mapping[str, int]
     spent: Mapping[str, float]
     cast: Mapping[str, CastCounts]
+    non_finite: Mapping[str, int]
 
 
 def execute(plan: PreprocessPlan, progress: Progress | None = None) -> PreprocessResult:
@@ -121,7 +124,7 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
         try:
             run = _run_stream if plan.samples is None else _run_indexed
             spent, began = Spent(), time.monotonic()
-            layout, skipped, stand_ins, resumed = run(plan, work, progress, spent)
+            layout, skipped, (stand_ins, odd), resumed = run(plan, work, progress, spent)
             seconds = dict(spent.seconds)
             waiting = plan.jobs * (time.monotonic() - began) - sum(seconds.values())
             seconds["waiting"] = max(0.0, waiting)
@@ -145,11 +148,9 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
             work.publish()
             if not skipped:
                 remove_skipped(plan.out)
+    facts = {name: stand_ins[name] for name in plan.fill}, seconds, getattr(plan.source, "counts", {}), odd
     store = open_store(plan.out)
-    filled = {name: stand_ins[name] for name in plan.fill}
-    counts = getattr(plan.source, "counts", {})
-    took = time.monotonic() - started
-    return PreprocessResult(store, tuple(skipped), resumed, took, filled, seconds, counts)
+    return PreprocessResult(store, tuple(skipped), resumed, time.monotonic() - started, *facts)
 
 
 def _check_target(plan: PreprocessPlan) -> None:
@@ -177,7 +178,7 @@ def _check_again(plan: PreprocessPlan, work: WorkFolder) -> None:
 
 def _run_indexed(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress, spent: Spent
-) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
+) -> tuple[StoreLayout, list[SkippedSample], tuple[Counter[str], Counter[str]], int]:
     entries, whole = read_journal(work.journal)
     build = _resumed(plan, work, entries, whole, progress) if entries else None
     if build is None:
@@ -203,7 +204,7 @@ def _run_indexed(
         raise
     build.close()
     skipped = sorted(build.skipped.values(), key=lambda each: each.index)
-    return build.layout, skipped, build.stand_ins(), resumed
+    return build.layout, skipped, build.counts(), resumed
 
 
 def _interrupted(build: Build) -> str:
@@ -265,7 +266,7 @@ def _begun(plan: PreprocessPlan, work: WorkFolder) -> Build:
 
 def _run_stream(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress, spent: Spent
-) -> tuple[StoreLayout, list[SkippedSample], Counter[str], int]:
+) -> tuple[StoreLayout, list[SkippedSample], tuple[Counter[str], Counter[str]], int]:
     entries, _ = read_journal(work.journal)
     if entries and (not plan.options.overwrite or _is_being_put_in_place(plan, entries)):
         check_options(plan, entries)
@@ -275,13 +276,13 @@ def _run_stream(
         with Journal(work.journal) as journal:
             journal.append([first_line(plan)])
         progress.start(None, plan.sample_bytes)
-        layout, skipped, stand_ins = run_stream(plan, work, progress, spent)
+        layout, skipped, counts = run_stream(plan, work, progress, spent)
         _finish(plan, work, layout, itertools.repeat("", layout.samples), len(skipped))
     except BaseException:
         if not committed(read_journal(work.journal)[0]):
             work.discard()  # nothing could take it up again
         raise
-    return layout, skipped, stand_ins, 0
+    return layout, skipped, counts, 0
 
 
 def _is_being_put_in_place(plan: PreprocessPlan, entries: Sequence[dict[str, Any]]) -> bool:

@@ -68,6 +68,8 @@ class DoneChunk:
         `digest_of` each of its samples, one after the other; of one for each file where many lie in one.
     stand_ins : mapping of str to int
         In how many of them something stands in for a field that they lack.
+    non_finite : mapping of str to int
+        In how many of them a field has a value that is NaN or infinite.
     sums : Sums
         What was read, where many samples lie in one file.
     """
@@ -77,6 +79,7 @@ class DoneChunk:
     digests: str
     stand_ins: Mapping[str, int]
     sums: Sums = field(default_factory=dict)
+    non_finite: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def note(self) -> dict[str, Any]:
@@ -87,6 +90,7 @@ class DoneChunk:
             "digests": self.digests,
             "stand_ins": self.stand_ins,
             **({"sums": self.sums} if self.sums else {}),
+            **({"non_finite": self.non_finite} if self.non_finite else {}),
         }
 
     @classmethod
@@ -94,7 +98,8 @@ class DoneChunk:
         """Make one of what a journal says."""
         sums = {key: (nbytes, total) for key, (nbytes, total) in note.get("sums", {}).items()}
         files = tuple(map(_written, note["files"]))
-        return cls(note["chunk"], files, note["digests"], note.get("stand_ins", {}), sums)
+        counts = note.get("stand_ins", {}), sums, note.get("non_finite", {})
+        return cls(note["chunk"], files, note["digests"], *counts)
 
 
 def _noted(written: Written) -> Any:

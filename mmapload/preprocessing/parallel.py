@@ -20,6 +20,7 @@ from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.gathering import gather, many_of
 from mmapload.preprocessing.headers import Expected, others_bad
+from mmapload.preprocessing.nonfinite import count_non_finite_samples
 from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.writer.chunks import write_chunk
 
@@ -194,7 +195,8 @@ def _fill_and_write(build: Build, task: _Task, shared: _Shared, buffers: BufferS
             return _Outcome(task.chunk, bad=tuple(bad))
         whole = chunk_rows(rows, len(task.indices), task.layout.chunk_length)
         files = write_chunk(build.work.store, task.layout.fields, task.chunk, whole)
-        return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins))
+        odd = count_non_finite_samples(whole, len(task.indices))
+        return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins, {}, odd))
     finally:
         buffers.give(rows)
 
@@ -214,4 +216,5 @@ def _gather_and_write(
         return _Outcome(task.chunk)
     whole = chunk_rows(rows, len(task.indices), task.layout.chunk_length)
     files = write_chunk(build.work.store, task.layout.fields, task.chunk, whole)
-    return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins, sums))
+    odd = count_non_finite_samples(whole, len(task.indices))
+    return _Outcome(task.chunk, DoneChunk(task.chunk, files, "".join(digests), stand_ins, sums, odd))

@@ -15,6 +15,7 @@ from mmapload.preprocessing.buffers import BufferSets, Rows, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.gathering import gather, many_of
+from mmapload.preprocessing.nonfinite import count_non_finite_samples
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.writer.chunks import write_chunk
@@ -92,7 +93,8 @@ class ChunkWriters:
     ) -> DoneChunk:
         try:
             whole = chunk_rows(rows, samples, layout.chunk_length)
-            return DoneChunk(chunk, write_chunk(self._folder, layout.fields, chunk, whole), *facts)
+            odd = count_non_finite_samples(whole, samples)
+            return DoneChunk(chunk, write_chunk(self._folder, layout.fields, chunk, whole), *facts, odd)
         finally:
             self._buffers.give(rows)
 

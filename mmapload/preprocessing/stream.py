@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mmapload.errors import SourceError
-from mmapload.preprocessing.build import SkippedSample
+from mmapload.preprocessing.build import SkippedSample, counted
 from mmapload.preprocessing.fill import write_stand_ins
 from mmapload.preprocessing.parallel import not_skipped
 from mmapload.preprocessing.sequential import ChunkWriters
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.layout import StoreLayout
+    from mmapload.preprocessing.build import DoneChunk
     from mmapload.preprocessing.buffers import Rows
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.progress import Progress
@@ -39,8 +40,10 @@ _Places: TypeAlias = "list[tuple[str, npt.NDArray[Any], np.dtype[Any], tuple[int
 
 def run_stream(
     plan: PreprocessPlan, work: WorkFolder, progress: Progress, spent: Spent
-) -> tuple[StoreLayout, list[SkippedSample], Counter[str]]:
-    """Write all chunks; returns the finished store's layout, what was left out, and counts of stand-ins.
+) -> tuple[StoreLayout, list[SkippedSample], tuple[Counter[str], Counter[str]]]:
+    """Write all chunks; returns the finished store's layout, what was left out, and what was counted.
+
+    Counted are samples with stand-ins, and those with values that are NaN or infinite, by field.
 
     Raises
     ------
@@ -51,10 +54,11 @@ def run_stream(
     layout = plan.layout(None)
     chunk = 0
     with spent.counted(), ChunkWriters(work.store, layout, plan.jobs, spent=spent) as writers:
+        done: list[DoneChunk] = []
         ended = False
         while not ended:
             rows = writers.take()
-            writers.finished()
+            done += writers.finished()
             since = now()
             samples, ended = stream.fill(rows, layout.chunk_length)
             spend("reading", since)
@@ -66,10 +70,10 @@ def run_stream(
                 chunk += 1
         if not stream.stored:
             raise SourceError("the iterable", None, "there is no sound sample in it")
-        writers.finished(everything=True)
+        done += writers.finished(everything=True)
     for field in layout.fields:
         sync_folder(os.path.join(work.store, field.name))
-    return layout, stream.skipped, stream.stand_ins
+    return layout, stream.skipped, (stream.stand_ins, counted(each.non_finite for each in done))
 
 
 class _Stream:
