@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from mmapload.layout import StoreLayout
-    from mmapload.preprocessing.build import DoneChunk
     from mmapload.preprocessing.buffers import Rows
+    from mmapload.preprocessing.build import DoneChunk
     from mmapload.preprocessing.plan import PreprocessPlan
     from mmapload.progress import Progress
     from mmapload.spent import Spent
