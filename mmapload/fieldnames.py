@@ -1,4 +1,4 @@
-"""What a field may be called: its name is a folder's, on any file system."""
+"""What a field may be called: its name is a folder's, or a path of some, on any file system."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from mmapload.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["check_field_names", "name_faults"]
+__all__ = ["check_field_names", "groups_of", "name_faults"]
 
 _MOST_TYPED: Final = 1000
+_MOST_LEVELS: Final = 16
+_MOST_BYTES: Final = 1024
 
 # ASCII and C1 controls, marks and changes of direction, line ends, and surrogates that are no text.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -30,8 +32,8 @@ def check_field_names(names: Iterable[str], sources: Mapping[str, str] | None = 
 
     Examples
     --------
-    >>> check_field_names(["image", "enc/W"])
-    ["the field name 'enc/W' contains '/': rename it, for instance --fields enc/W=enc_W"]
+    >>> check_field_names(["image", "/enc"])
+    ["the field name '/enc' has an empty part: rename it, for instance --fields /enc=enc"]
     """
     return [
         f"the field name {shown(name)} {reason}: {_renaming((sources or {}).get(name, name), better)}"
@@ -44,23 +46,58 @@ def name_faults(names: Iterable[str]) -> list[tuple[str, str, str]]:
 
     Examples
     --------
-    >>> name_faults(["image", "enc/W"])
-    [('enc/W', "contains '/'", 'enc_W')]
+    >>> name_faults(["image", "enc/W", "enc"])
+    [('enc', "is that of a group, of which 'enc/W' is a part", 'enc_2')]
     """
     faults = []
-    seen: dict[str, str] = {}
+    arrays: dict[str, str] = {}
+    groups: dict[str, tuple[str, str]] = {}  # with the first name of a field in each
     for name in names:
-        reason, better = _name_fault(name)
+        reason, better = _path_fault(name)
         if reason is None:
-            # Some file systems take names for equal that differ so (Unicode, section 3.13, D145).
-            folded = normalize("NFD", normalize("NFD", name).casefold())
-            if (other := seen.get(folded)) is not None:
-                reason, better = _likeness(name, other), name + "_2"
-            else:
-                seen[folded] = name
+            reason, better = _clash(name, arrays, groups), name.replace("/", "_") + "_2"
         if reason is not None:
             faults.append((name, reason, better))
+            continue
+        arrays[_folded(name)] = name
+        for group in groups_of([name]):
+            groups.setdefault(_folded(group), (group, name))
     return faults
+
+
+def groups_of(names: Iterable[str]) -> list[str]:
+    """Return the groups in which fields of these names lie, those above first.
+
+    Examples
+    --------
+    >>> groups_of(["image", "enc/1/W", "enc/1/b"])
+    ['enc', 'enc/1']
+    """
+    found: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        found.update("/".join(parts[:level]) for level in range(1, len(parts)))
+    return sorted(found)
+
+
+def _folded(name: str) -> str:
+    """Return what is equal of names that some file systems take for equal (Unicode, section 3.13, D145)."""
+    return normalize("NFD", normalize("NFD", name).casefold())
+
+
+def _clash(name: str, arrays: Mapping[str, str], groups: Mapping[str, tuple[str, str]]) -> str | None:
+    """Say why a name cannot stand beside others."""
+    if (other := arrays.get(_folded(name))) is not None:
+        return _likeness(name, other)
+    if (group := groups.get(_folded(name))) is not None:
+        return f"is that of a group, of which {shown(group[1])} is a part"
+    for above in groups_of([name]):
+        if (other := arrays.get(_folded(above))) is not None:
+            return f"makes {shown(above)} a group, and {shown(other)} is a field"
+        group = groups.get(_folded(above))
+        if group is not None and group[0] != above:
+            return f"is in a group that {_likeness(above, group[0])}"
+    return None
 
 
 def _likeness(name: str, other: str) -> str:
@@ -79,12 +116,26 @@ def _renaming(name: str, better: str) -> str:
     return f"rename it, for instance in Python by preprocess(..., fields={{{name!r}: {better!r}}})"
 
 
+def _path_fault(name: str) -> tuple[str | None, str]:
+    """Return what is wrong with a name, or with one of the names that it is made of, and a better one."""
+    reason, better = _name_fault(name)
+    if reason is not None or "/" not in name:
+        return reason, better
+    parts = name.split("/")
+    found = [_name_fault(part)[0] for part in parts]
+    if "" in parts:
+        return "has an empty part", better
+    if len(parts) > _MOST_LEVELS or len(name.encode()) > _MOST_BYTES:
+        return "is too long for a file system", better[:64]
+    return next((f"has a part that {each}" for each in found if each), None), better
+
+
 def _name_fault(name: str) -> tuple[str | None, str]:
     plain = "".join(c if c.isalnum() or c in "_-. " else "_" for c in name).strip("._ ") or "field"
     if not name:
         return "is empty", plain
-    if "/" in name or "\\" in name:
-        return f"contains {'/' if '/' in name else chr(92)!r}", plain
+    if "\\" in name:
+        return f"contains {chr(92)!r}", plain
     if _CONTROL.search(name):
         return "contains a control character", plain
     if name == "zarr.json":
@@ -93,6 +144,6 @@ def _name_fault(name: str) -> tuple[str | None, str]:
         return "starts with '__', which is reserved", plain
     if set(name) == {"."}:
         return "consists of dots", plain
-    if len(name.encode()) > 255 - 16:
+    if "/" not in name and len(name.encode()) > 255 - 16:
         return "is too long for a file system", plain[:64]
     return None, plain

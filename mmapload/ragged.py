@@ -16,10 +16,11 @@ from mmapload.chunkfile import expect_checksum, open_chunk_file, read_chunk_file
 from mmapload.codecs import CHECKSUM_BYTES, RawCodec, checksum
 from mmapload.errors import ChunkError
 from mmapload.extents import Extents, extents_columns, parse_extents
+from mmapload.fieldnames import groups_of
 from mmapload.layout import RESERVED_GROUP, FieldLayout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
@@ -33,6 +34,7 @@ __all__ = [
     "extents_array",
     "extents_folder",
     "extents_path",
+    "field_groups",
     "piece_array",
     "piece_count",
     "piece_key",
@@ -79,6 +81,17 @@ def piece_path(store: str, field: FieldLayout, chunk: int, piece: int) -> str:
 def piece_count(field: FieldLayout, values: int) -> int:
     """Count the pieces of a chunk of a ragged field that has so many values."""
     return -(-values // field.piece_length)
+
+
+def field_groups(fields: Iterable[str], ragged: Iterable[str]) -> list[str]:
+    """Return the groups in which fields of such names lie, and the extents of those that are ragged.
+
+    Examples
+    --------
+    >>> field_groups(["a/x", "b/y", "z"], ["b/y"])
+    ['a', 'b', '__mmapload__/extents/b']
+    """
+    return groups_of(fields) + [f"{RESERVED_GROUP}/{EXTENTS}/{group}" for group in groups_of(ragged)]
 
 
 def extents_array(field: FieldLayout) -> FieldLayout:

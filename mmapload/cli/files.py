@@ -7,12 +7,15 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mmapload.fieldnames import groups_of
 from mmapload.layout import RESERVED_GROUP
 from mmapload.ragged import EXTENTS, chunk_files, extents_folder
 from mmapload.reserved import reserved_arrays
 from mmapload.store import METADATA
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from mmapload.layout import FieldLayout
     from mmapload.store import Store
 
@@ -88,8 +91,7 @@ def _size(entry: os.DirEntry[str], *, with_holes: bool = True) -> int:
 def foreign_files(store: Store) -> list[str]:
     """List the paths in a store that do not belong to it."""
     reserved = {array.name for array in reserved_arrays(store.layout)}
-    own = {METADATA, *store.fields} | ({RESERVED_GROUP} if reserved else set())
-    foreign = [os.path.join(store.path, name) for name in sorted(os.listdir(store.path)) if name not in own]
+    foreign = _foreign_in(store.path, store.fields, {RESERVED_GROUP} if reserved else set())
     for field in store.layout.fields:
         names = survey(store, field).foreign
         foreign += [os.path.normpath(os.path.join(store.path, field.name, name)) for name in names]
@@ -100,6 +102,16 @@ def foreign_files(store: Store) -> list[str]:
         foreign += [os.path.join(group, name) for name in present if name not in own]
     if store.layout.ragged:
         group = os.path.join(store.path, RESERVED_GROUP, EXTENTS)
-        own = {METADATA, *(field.name for field in store.layout.ragged)}
-        foreign += [os.path.join(group, name) for name in sorted(os.listdir(group)) if name not in own]
+        foreign += _foreign_in(group, [field.name for field in store.layout.ragged], set())
+    return foreign
+
+
+def _foreign_in(folder: str, names: Collection[str], others: set[str]) -> list[str]:
+    """List what lies in a folder and its groups, and is no array of these names, and no other of these."""
+    own = {METADATA, *names, *groups_of(names), *others}
+    foreign = []
+    for group in ("", *groups_of(names)):
+        found = sorted(os.listdir(os.path.join(folder, group)))
+        paths = [os.path.join(group, name) for name in found if name != METADATA]
+        foreign += [os.path.join(folder, path) for path in paths if path not in own]
     return foreign

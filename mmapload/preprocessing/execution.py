@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mmapload.errors import MmaploadError, StateMismatchError
-from mmapload.layout import RESERVED_GROUP
 from mmapload.preprocessing.appending import AppendPlan
 from mmapload.preprocessing.build import Build, SkippedSample, chunk_folders
 from mmapload.preprocessing.parallel import run_parallel
@@ -33,12 +32,12 @@ from mmapload.sizes import format_size
 from mmapload.spent import Spent
 from mmapload.store import METADATA, Store, open_store
 from mmapload.writer.checksums import write_checksums
-from mmapload.writer.documents import group_document, root_document_text
+from mmapload.writer.documents import root_document_text
 from mmapload.writer.durable import explained, sync_folder, write_durably
 from mmapload.writer.extension import committed, put_in_place, without_commit
 from mmapload.writer.journal import Journal, read_journal
 from mmapload.writer.names import write_names
-from mmapload.writer.ragged import field_documents, write_ragged
+from mmapload.writer.ragged import field_documents, group_documents, write_ragged
 from mmapload.writer.workfolder import WorkFolder
 
 if TYPE_CHECKING:
@@ -309,7 +308,8 @@ def _write_documents(folder: str, layout: StoreLayout, names: Iterable[str] | No
     if layout.ragged:
         write_ragged(folder, layout)
     write_checksums(folder, layout)
-    _write_document(os.path.join(folder, RESERVED_GROUP), group_document({}))
+    for name, text in group_documents(layout).items():
+        _write_document(os.path.join(folder, name), text)
     _write_document(folder, root_document_text(layout.root_attributes(), documents))
 
 

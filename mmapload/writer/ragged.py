@@ -9,7 +9,7 @@ import numpy as np
 
 from mmapload.layout import RESERVED_GROUP
 from mmapload.opening import METADATA
-from mmapload.ragged import EXTENTS, extents_array, extents_folder, extents_path
+from mmapload.ragged import EXTENTS, extents_array, extents_folder, extents_path, field_groups
 from mmapload.reserved import elements_array
 from mmapload.writer.documents import field_document, group_document
 from mmapload.writer.durable import explained, sync_folder, write_durably
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from mmapload.layout import FieldLayout, StoreLayout
 
-__all__ = ["chunk_values", "field_documents", "write_ragged"]
+__all__ = ["chunk_values", "field_documents", "group_documents", "write_ragged"]
 
 
 def chunk_values(folder: str, field: FieldLayout, chunk: int, samples: int) -> int:
@@ -45,6 +45,12 @@ def field_documents(folder: str, layout: StoreLayout) -> dict[str, bytes]:
         else:
             found[field.name] = field_document(field, layout.samples)
     return found
+
+
+def group_documents(layout: StoreLayout) -> dict[str, bytes]:
+    """Return the `zarr.json` of every group but the root: those in which fields lie, and the reserved one."""
+    names, ragged = [field.name for field in layout.fields], [field.name for field in layout.ragged]
+    return dict.fromkeys([*field_groups(names, ragged), RESERVED_GROUP], group_document({}))
 
 
 def write_ragged(folder: str, layout: StoreLayout) -> None:

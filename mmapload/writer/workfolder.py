@@ -42,7 +42,7 @@ def is_store(path: str) -> bool:
     """Whether a store of mmapload lies at `path`, be it sound or not, and nothing else with it."""
     try:
         notes = root_document(path)["attributes"]["mmapload"]
-        own = {METADATA, RESERVED_GROUP, *notes["fields"]}
+        own = {METADATA, RESERVED_GROUP, *(name.partition("/")[0] for name in notes["fields"])}
         return own.issuperset(os.listdir(path))
     except (OSError, LookupError, TypeError):
         return False
