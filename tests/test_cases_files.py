@@ -32,7 +32,9 @@ What went wrong for somebody, each time with the tests that hold what mmapload d
 | | test_interop.py::test_chunks_of_zeros_have_their_files |
 | zip64_small | test_sources_npz.py::test_zip64_figures_in_a_small_file_are_read |
 | | test_sources_zipdir.py::test_full_32_bit_figures_are_taken_from_the_zip64_fields |
-| keys_slashes | test_sources_hostile.py::test_names_of_arrays_are_keys_and_never_paths |
+| keys_slashes | test_nested.py::test_names_with_slashes_in_a_file_become_groups_and_come_back |
+| | test_nested.py::test_names_that_cannot_be_groups_are_refused_and_nothing_is_written |
+| | test_sources_hostile.py::test_names_of_arrays_are_keys_and_never_paths |
 | | test_sources_hostile.py::test_names_that_could_be_paths_are_refused_with_the_renaming_and_go_under_the_new_name |
 | keys_duplicate | test_sources_zipdir.py::test_a_name_that_occurs_twice_is_named |
 | | test_sources_npz.py::test_two_members_of_one_key_are_refused |
