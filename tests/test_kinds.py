@@ -146,6 +146,7 @@ def test_a_mix_of_stores_delivers_them(store):
         (["a", b"b"], "both"),
         (["a", 1], "both str and int"),
         (np.zeros(2, "V3"), "uint8"),
+        (torch.zeros(2, dtype=torch.float8_e5m2), "torch.float8_e5m2: give its bits as tensor.view"),
         pytest.param(
             np.longdouble(1),
             "differs from machine to machine",

@@ -37,7 +37,13 @@ def as_array(value: Any) -> npt.NDArray[Any]:
     detach = getattr(value, "detach", None)
     if str(getattr(value, "dtype", "")).endswith("bfloat16"):
         return _bfloat16(value if detach is None else detach())
-    array = np.asarray(value if detach is None else detach())
+    try:
+        array = np.asarray(value if detach is None else detach())
+    except TypeError as error:
+        if "ScalarType" in str(error):  # torch's word for a type that numpy lacks
+            advice = f"its bits as tensor.view(torch.uint8), or a type that numpy has ({error})"
+            raise TypeError(f"a store cannot hold {value.dtype}: give {advice}") from None
+        raise
     if array.dtype.kind in "US" and isinstance(value, list | tuple):
         _expect_text(value, array.dtype.kind)
     return array
