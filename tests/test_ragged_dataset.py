@@ -141,6 +141,26 @@ def test_subsets_splits_and_pickles_of_the_dataset_serve_the_same(path):
     assert len(pickle.dumps(dataset)) < 100_000
 
 
+@pytest.mark.parametrize("shuffle", [True, "batch", "full"])
+def test_an_epoch_goes_on_at_every_step(path, shuffle):
+    def loader():
+        return mmapload.ChunkDataLoader(mmapload.ChunkDataset(path), 4, shuffle=shuffle)
+
+    whole = [check(batch, "list") for batch in loader()]
+    for step in range(1, len(whole)):
+        first, second = loader(), loader()
+        begun = iter(first)
+        found = [check(next(begun), "list") for _ in range(step)]
+        second.load_state_dict(first.state_dict())
+        assert found + [check(batch, "list") for batch in second] == whole
+
+
+def test_stores_of_ragged_fields_are_not_mixed(path):
+    parts = [mmapload.ChunkDataset(path), mmapload.ChunkDataset(path)]
+    with pytest.raises(ValueError, match="words"):
+        mmapload.MixedDataset(parts)
+
+
 def test_what_cannot_be_served_is_refused(tmp_path):
     with pytest.raises(ValueError, match="ragged is one of list, pad, nested"):
         mmapload.ChunkDataset(write(tmp_path / "store").path, ragged="rows")
