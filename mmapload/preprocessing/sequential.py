@@ -10,8 +10,10 @@ from collections import Counter
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from mmapload.errors import SourceError
-from mmapload.preprocessing.buffers import BufferSets, Rows, chunk_rows
+from mmapload.preprocessing.buffers import BufferSets, RaggedRows, Rows, chunk_rows
 from mmapload.preprocessing.build import BadSample, DoneChunk, digest_of
 from mmapload.preprocessing.filling import read_into
 from mmapload.preprocessing.gathering import gather, many_of
@@ -21,7 +23,7 @@ from mmapload.preprocessing.skipped import SkippedTold
 from mmapload.writer.chunks import write_chunk
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -160,25 +162,41 @@ def _fill(
         return _gather(build, progress, chunk, rows)
     digests: list[str] = []
     stand_ins: Counter[str] = Counter()
-    while len(digests) < len(positions := build.positions(chunk)):
+    ragged = bool(build.plan.ragged)
+    while (first := len(digests)) < len(positions := build.positions(chunk)):
         bad = []
-        left = positions[len(digests) :]
-        for position, index in zip(left, build.indices(left), strict=True):
-            digest = ""
+        left = positions[first:]
+        indices = build.indices(left)
+        found: dict[int, str] = {}
+        # In the source's order whatever the store's: what neighbours share, a file or a compressed chunk, is
+        # then opened once for all of them.
+        for place in range(len(left)) if ragged else np.argsort(indices, kind="stable").tolist():
+            index, digest = indices[place], ""
             try:
                 digest = digest_of(build.source, index)
-                stand_ins.update(read_into(build.plan, rows, len(digests), index))
+                row = first + (len(found) if ragged else place)
+                stand_ins.update(read_into(build.plan, rows, row, index))
             except SourceError as error:
                 if build.plan.options.on_error == "fail":
                     raise not_skipped(error) from error.__cause__
-                bad.append(BadSample(position, index, digest, error))
+                bad.append(BadSample(left[place], index, digest, error))
                 told.tell([(index, error)])
             else:
-                digests.append(digest)
-                progress.at(chunk * build.layout.chunk_length + len(digests))
+                found[place] = digest
+                progress.at(chunk * build.layout.chunk_length + first + len(found))
+        digests += [found[place] for place in sorted(found)]
         if bad:
+            if not ragged:
+                _close_up(rows, first, sorted(found))
             build.skip(bad, chunk)
     return len(digests), "".join(digests), stand_ins, {}
+
+
+def _close_up(rows: Rows, first: int, places: Sequence[int]) -> None:
+    """Move rows to where they follow one another, from row `first` on."""
+    for values in rows.values():
+        if not isinstance(values, RaggedRows):
+            values[first : first + len(places)] = values[[first + place for place in places]]
 
 
 def _gather(

@@ -128,9 +128,9 @@ def _format(make: Callable[[], Format], *, container: bool = False) -> _Opener:
     def opened(files: Listing, request: Request) -> IndexedSource:
         samples: ArraySamples
         if request.samples == "rows":
-            samples = RowSamples(files, make(), request.fields)
+            samples = RowSamples(files, make(), request.fields, skip=request.skip)
         elif request.samples == "keys":
-            samples = KeySamples(files, make(), _SINGLE)
+            samples = KeySamples(files, make(), _SINGLE, skip=request.skip)
         elif container and len(files) == 1:
             raise SourceError(
                 files.path(0),
@@ -147,7 +147,7 @@ def _format(make: Callable[[], Format], *, container: bool = False) -> _Opener:
 
 def _tars(files: Listing, request: Request) -> IndexedSource:
     _expect_files("webdataset", request)
-    samples = TarSamples(files, decode_images=request.fields is not None)
+    samples = TarSamples(files, decode_images=request.fields is not None, skip=request.skip)
     return ArraysSource(samples, request.fields, request.optional)
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from mmapload.errors import SourceError, shown
+from mmapload.errors import SourceError
 from mmapload.sources.listing import natural_key
+from mmapload.sources.stored import common_rows
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -21,7 +22,16 @@ if TYPE_CHECKING:
 
 __all__ = ["FileSamples", "KeySamples", "RowSamples"]
 
-_MOST_LISTED: Final = 8
+
+@contextmanager
+def _noted(faults: dict[int, SourceError], file: int, *, skip: bool) -> Iterator[None]:
+    """Note what is wrong with a file, where such files are left out."""
+    try:
+        yield
+    except SourceError as error:
+        if not skip:
+            raise
+        faults[file] = error
 
 
 class FileSamples:
@@ -108,6 +118,8 @@ class RowSamples:
         How they are opened.
     wanted : collection of str, optional
         The arrays whose rows are meant; the others need not have as many. All by default.
+    skip : bool
+        Whether a file with which something is wrong stands for one bad sample.
 
     Raises
     ------
@@ -115,7 +127,14 @@ class RowSamples:
         If a file cannot be opened, has no array, or its arrays differ in their number of rows; names them.
     """
 
-    def __init__(self, files: Listing, format_: Format, wanted: Collection[str] | None = None) -> None:
+    def __init__(
+        self,
+        files: Listing,
+        format_: Format,
+        wanted: Collection[str] | None = None,
+        *,
+        skip: bool = False,
+    ) -> None:
         self.kind = format_.kind
         self.parallel = False
         self.classes: Mapping[str, Sequence[str]] = {}
@@ -124,8 +143,11 @@ class RowSamples:
         self._blocks: dict[str, tuple[int, int, Any]] = {}
         self._last = (-1, -1)
         self._starts = [0]
+        self._faults: dict[int, SourceError] = {}
         for file in range(len(files)):
-            rows = _common_rows(self._current.arrays(file), files.path(file), wanted)
+            rows = 1
+            with _noted(self._faults, file, skip=skip):
+                rows = common_rows(self._current.arrays(file), files.path(file), wanted)
             self._starts.append(self._starts[-1] + rows)
 
     def __len__(self) -> int:
@@ -135,17 +157,21 @@ class RowSamples:
     def name(self, index: int) -> str:
         """Path of the file, relative to the listing's root, and the row in it: "train.h5[7]"."""
         file, row = self._place(index)
-        return f"{self._files.names[file]}[{row}]"
+        name = self._files.names[file]
+        return name if file in self._faults else f"{name}[{row}]"
 
     def describe(self, index: int) -> str:
         """Path of the file and the row in it."""
         file, row = self._place(index)
-        return f"{self._files.path(file)}[{row}]"
+        path = self._files.path(file)
+        return path if file in self._faults else f"{path}[{row}]"
 
     @contextmanager
     def arrays(self, index: int) -> Iterator[Mapping[str, Any]]:
         """Go to row `index`; getting an array reads its row, with neighbours that are kept."""
         file, row = self._place(index)
+        if file in self._faults:
+            raise self._faults[file]
         if file != self._last[0]:
             self._blocks = {}
         following = self._last == (file, row - 1)
@@ -191,39 +217,6 @@ class _Row(Mapping[str, Any]):
         return block[self._row - start]
 
 
-def _common_rows(arrays: Mapping[str, StoredArray], path: str, wanted: Collection[str] | None) -> int:
-    """Return how many rows all arrays have."""
-    lengths: dict[str, tuple[int, ...]] = {}
-    for name in arrays:
-        if wanted is None or name in wanted:
-            lengths[name] = arrays[name].shape
-    if not lengths:
-        listed = _listed(list(arrays)) if arrays else "none"
-        raise SourceError(path, None, f"no array whose rows could be samples: it has {listed}")
-    single = [name for name, shape in lengths.items() if not shape]
-    if single:
-        what = f"{_listed(single)} {'have' if len(single) > 1 else 'has'} no rows"
-        raise SourceError(
-            path, None, f"{what}: a single value; leave it out by naming the others: --fields a,b"
-        )
-    counts = {shape[0] for shape in lengths.values()}
-    if len(counts) > 1:
-        told = ", ".join(f"{shown(name)} {shape}" for name, shape in list(lengths.items())[:_MOST_LISTED])
-        more = f", ... ({len(lengths)} in all)" if len(lengths) > _MOST_LISTED else ""
-        raise SourceError(
-            path,
-            None,
-            f"its arrays differ in their number of rows: {told}{more}; leave some out by naming the others: "
-            "--fields a,b; or take each file as one sample (--samples files) or each group (--samples keys)",
-        )
-    return counts.pop()
-
-
-def _listed(names: Sequence[str]) -> str:
-    most = ", ".join(shown(name) for name in names[:_MOST_LISTED])
-    return most + (f", ... ({len(names)} in all)" if len(names) > _MOST_LISTED else "")
-
-
 class KeySamples:
     """One group in a file is one sample, or one array where arrays lie in no groups.
 
@@ -237,6 +230,8 @@ class KeySamples:
         How they are opened.
     single : str
         What the array of a sample is called that is an array alone.
+    skip : bool
+        Whether a file with which something is wrong stands for one bad sample.
 
     Raises
     ------
@@ -244,17 +239,20 @@ class KeySamples:
         If a file cannot be opened or has no array.
     """
 
-    def __init__(self, files: Listing, format_: Format, single: str) -> None:
+    def __init__(self, files: Listing, format_: Format, single: str, *, skip: bool = False) -> None:
         self.kind = format_.kind
         self.parallel = False
         self.classes: Mapping[str, Sequence[str]] = {}
         self._files = files
         self._current = _Current(files, format_)
         self._groups: list[tuple[int, str, dict[str, str]]] = []
+        self._faults: dict[int, SourceError] = {}
         for file in range(len(files)):
-            groups = _groups(list(self._current.arrays(file)), single)
-            if not groups:
-                raise SourceError(files.path(file), None, "there is no array in it")
+            groups: dict[str, dict[str, str]] = {"": {}}
+            with _noted(self._faults, file, skip=skip):
+                groups = _groups(list(self._current.arrays(file)), single)
+                if not groups:
+                    raise SourceError(files.path(file), None, "there is no array in it")
             self._groups += [(file, group, groups[group]) for group in sorted(groups, key=natural_key)]
 
     def __len__(self) -> int:
@@ -264,17 +262,21 @@ class KeySamples:
     def name(self, index: int) -> str:
         """Path of the file, relative to the listing's root, and the group in it: "train.h5/s7"."""
         file, group, _ = self._groups[index]
-        return f"{self._files.names[file]}/{group}"
+        name = self._files.names[file]
+        return name if file in self._faults else f"{name}/{group}"
 
     def describe(self, index: int) -> str:
         """Path of the file and the group in it."""
         file, group, _ = self._groups[index]
-        return f"{self._files.path(file)}/{group}"
+        path = self._files.path(file)
+        return path if file in self._faults else f"{path}/{group}"
 
     @contextmanager
     def arrays(self, index: int) -> Iterator[Mapping[str, Any]]:
         """Go to group `index`; getting an array reads it."""
         file, _, names = self._groups[index]
+        if file in self._faults:
+            raise self._faults[file]
         yield _Reading(self._current.arrays(file), names)
 
 

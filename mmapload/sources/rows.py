@@ -151,12 +151,13 @@ class RowsSource:
 
         Raises
         ------
-        SourceError
+        UnsoundFileError
             If the file is not sound.
         """
-        file, _ = self._place(index)
+        number = bisect_right(self._starts, index) - 1
+        file = self._files[number]
         if file.fault is not None:
-            raise file.fault
+            raise self._fault(number, file.fault)
         return file.digest
 
     def read(self, index: int, into: Mapping[str, npt.NDArray[Any]]) -> Collection[str]:

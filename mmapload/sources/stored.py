@@ -6,17 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from mmapload.errors import SourceError
+from mmapload.errors import SourceError, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Arrays", "Format", "InMemory", "StoredArray", "rows_at_once"]
+__all__ = ["Arrays", "Format", "InMemory", "StoredArray", "common_rows", "rows_at_once"]
 
 _AT_ONCE: Final = 2**20
 """Bytes of neighbouring rows that are read together, of arrays that do not lie in chunks."""
 _MOST_AT_ONCE: Final = 2**28
+_MOST_LISTED: Final = 8
 
 
 class StoredArray(Protocol):
@@ -126,3 +127,42 @@ def rows_at_once(shape: Sequence[int], itemsize: int, chunk: int | None) -> int:
     if chunk is None:
         return max(1, _AT_ONCE // max(1, nbytes))
     return max(1, min(chunk, _MOST_AT_ONCE // max(1, nbytes)))
+
+
+def common_rows(arrays: Mapping[str, StoredArray], path: str, wanted: Collection[str] | None) -> int:
+    """Return how many rows all arrays have, those of `wanted` or all.
+
+    Raises
+    ------
+    SourceError
+        If there is no array, one without rows, or some with other numbers of rows; names them.
+    """
+    lengths: dict[str, tuple[int, ...]] = {}
+    for name in arrays:
+        if wanted is None or name in wanted:
+            lengths[name] = arrays[name].shape
+    if not lengths:
+        listed = _listed(list(arrays)) if arrays else "none"
+        raise SourceError(path, None, f"no array whose rows could be samples: it has {listed}")
+    single = [name for name, shape in lengths.items() if not shape]
+    if single:
+        what = f"{_listed(single)} {'have' if len(single) > 1 else 'has'} no rows"
+        raise SourceError(
+            path, None, f"{what}: a single value; leave it out by naming the others: --fields a,b"
+        )
+    counts = {shape[0] for shape in lengths.values()}
+    if len(counts) > 1:
+        told = ", ".join(f"{shown(name)} {shape}" for name, shape in list(lengths.items())[:_MOST_LISTED])
+        more = f", ... ({len(lengths)} in all)" if len(lengths) > _MOST_LISTED else ""
+        raise SourceError(
+            path,
+            None,
+            f"its arrays differ in their number of rows: {told}{more}; leave some out by naming the others: "
+            "--fields a,b; or take each file as one sample (--samples files) or each group (--samples keys)",
+        )
+    return counts.pop()
+
+
+def _listed(names: Sequence[str]) -> str:
+    most = ", ".join(shown(name) for name in names[:_MOST_LISTED])
+    return most + (f", ... ({len(names)} in all)" if len(names) > _MOST_LISTED else "")

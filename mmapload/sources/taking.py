@@ -146,6 +146,11 @@ class TakenGroups(TakenSource):
         """Yield what the other source yields; which samples are taken is noted elsewhere."""
         return self._many.roll()
 
+    def fingerprint(self, index: int) -> bytes:
+        """Summarise sample `index`, or its file."""
+        with self._own_faults():
+            return super().fingerprint(index)
+
     def read_many(self, indices: Sequence[int], into: Mapping[str, npt.NDArray[Any]]) -> Gathered:
         """Read samples into arrays that have a row for each of them."""
         with self._own_faults():

@@ -62,25 +62,35 @@ class TarSamples:
         the others of its sample.
     """
 
-    def __init__(self, files: Listing, *, decode_images: bool) -> None:
+    def __init__(self, files: Listing, *, decode_images: bool, skip: bool = False) -> None:
         self.kind = "webdataset"
         self.parallel = True
         self.classes: Mapping[str, Sequence[str]] = {}
         self._files = files
         self._decode_images = decode_images
         self._samples: list[_Sample] = []
-        self._stats: list[tuple[int, int]] = []
+        self._stats: dict[int, tuple[int, int]] = {}
+        self._faults: dict[int, SourceError] = {}
         for file in range(len(files)):
-            path = files.path(file)
             try:
-                with open_plain(path) as plain:
-                    status = os.fstat(plain.fileno())
-                self._stats.append((status.st_size, status.st_mtime_ns))
-                self._samples += _index(path, file)
-            except tarfile.TarError as error:
-                raise _no_tar(path, error) from None
-            except OSError as error:
-                raise explained_read(error, path) from error
+                self._samples += self._listed(file)
+            except SourceError as error:
+                if not skip:
+                    raise
+                self._faults[file] = error
+                self._samples.append(_Sample(file, "", ()))
+
+    def _listed(self, file: int) -> list[_Sample]:
+        path = self._files.path(file)
+        try:
+            with open_plain(path) as plain:
+                status = os.fstat(plain.fileno())
+            self._stats[file] = status.st_size, status.st_mtime_ns
+            return _index(path, file)
+        except tarfile.TarError as error:
+            raise _no_tar(path, error) from None
+        except OSError as error:
+            raise explained_read(error, path) from error
 
     def __len__(self) -> int:
         """Count the samples of all files."""
@@ -89,18 +99,22 @@ class TarSamples:
     def name(self, index: int) -> str:
         """Path of the file, relative to the listing's root, and the sample's key: "train.tar/0007"."""
         sample = self._samples[index]
-        return f"{self._files.names[sample.file]}/{sample.key}"
+        name = self._files.names[sample.file]
+        return name if sample.file in self._faults else f"{name}/{sample.key}"
 
     def describe(self, index: int) -> str:
         """Path of the file and the sample's key."""
         sample = self._samples[index]
-        return f"{self._files.path(sample.file)}/{sample.key}"
+        path = self._files.path(sample.file)
+        return path if sample.file in self._faults else f"{path}/{sample.key}"
 
     @contextmanager
     def arrays(self, index: int) -> Iterator[Mapping[str, Any]]:
         """Open the file of sample `index`; getting an array reads and decodes its member."""
         sample = self._samples[index]
         path = self._files.path(sample.file)
+        if sample.file in self._faults:
+            raise self._faults[sample.file]
         fd, status = open_descriptor(path)
         try:
             if (status.st_size, status.st_mtime_ns) != self._stats[sample.file]:
