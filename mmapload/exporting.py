@@ -235,7 +235,7 @@ def _samples(store: Store, chunk: int) -> Iterator[Mapping[str, npt.NDArray[Any]
 
 def _write(path: str, sample: Mapping[str, npt.NDArray[Any]]) -> int:
     data = npz_bytes(sample)
-    with explained(path, len(data)):
+    with explained(path, len(data), goes_on=False):
         write_durably(path, [data])
     return len(data)
 

@@ -256,7 +256,10 @@ def test_a_full_disk_leaves_nothing_and_says_what_to_do(tmp_path):
         with pytest.raises(MmaploadError, match=r"takes 781 KiB, and its file system has .* free: make room"):
             mmapload.export(store, small / "out")
         store = preprocess(({"x": i} for i in range(3000)), tmp_path / "many", 8)  # pages of 4 KiB each
-        with pytest.raises(OSError, match=r"No space left on device.*make room"):
+        with pytest.raises(
+            OSError,
+            match=r"No space left on device.*make room, and run the same command again, which starts anew",
+        ):
             mmapload.export(store, small / "out")
         assert os.listdir(small) == []
     finally:

@@ -54,6 +54,8 @@ class TarSamples:
         The tar files.
     decode_images : bool
         Whether images are decoded; else taking one is an error that says how they are.
+    skip : bool
+        Whether a file with which something is wrong stands for one bad sample.
 
     Raises
     ------

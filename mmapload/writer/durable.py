@@ -39,15 +39,16 @@ def free_bytes(folder: str) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def explain(error: OSError, path: str, nbytes: int) -> str:
-    """Say why a file of `nbytes` could not be written, and what to do."""
+def explain(error: OSError, path: str, nbytes: int, *, goes_on: bool = True) -> str:
+    """Say why a file of `nbytes` could not be written, and what to do; whether the next run then goes on."""
+    again = "run the same command again" + (" to continue" if goes_on else ", which starts anew")
     reason = error.strerror or str(error)
     if error.errno not in NO_ROOM:
-        return f"{reason}; see to it, and run the same command again to continue"
+        return f"{reason}; see to it, and {again}"
     with contextlib.suppress(OSError):
         reason += f"; {format_size(nbytes)} to write, {format_size(free_bytes(os.path.dirname(path)))} free"
     cure = "raise the limit on file sizes" if error.errno == errno.EFBIG else "make room"
-    return f"{reason}; {cure}, and run the same command again to continue"
+    return f"{reason}; {cure}, and {again}"
 
 
 def write_durably(path: str, parts: Sequence[Buffer], hole: int = 0) -> None:
@@ -124,9 +125,12 @@ def sync_folder(path: str) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: str, nbytes: int) -> Iterator[None]:
-    """Turn an OSError into one whose text says how much was to be written, how much is free, what to do."""
+def explained(path: str, nbytes: int, *, goes_on: bool = True) -> Iterator[None]:
+    """Turn an OSError into one whose text says how much was to be written, how much is free, what to do.
+
+    `goes_on` says whether the same command, run again, goes on where this one stopped.
+    """
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, explain(error, path, nbytes), path) from error
+        raise OSError(error.errno, explain(error, path, nbytes, goes_on=goes_on), path) from error
