@@ -233,6 +233,13 @@ def test_the_plan_and_the_error_say_that_one_file_looks_like_rows(tmp_path, caps
         "all arrays of the first file have 600 rows: if each is a sample, give --samples rows"
         in capsys.readouterr().out
     )
+    both = {"x": np.zeros((600, 9)), "y": np.zeros(600), "u": np.zeros((90, 9)), "v": np.zeros(90)}
+    np.savez(tmp_path / "both", **both)
+    command = ["preprocess", f"{tmp_path}/both.npz", f"{tmp_path}/out", "--batch-size", "8", "--dry-run"]
+    assert main(command) == 0
+    assert "have 600 and 90 rows" in (told := capsys.readouterr().out)
+    assert "--samples rows and the arrays of one part, --fields x,y" in told
+    (tmp_path / "both.npz").unlink()
     np.savez(tmp_path / "test.npz", x=np.zeros((100, 28, 28), "u1"), y=np.zeros(100, "u1"))
     with pytest.raises(SourceError, match="give --samples rows"):
         preprocess(tmp_path, tmp_path / "out", 8)
