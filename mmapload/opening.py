@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import errno
 import os
-import shlex
 import stat
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +17,7 @@ from mmapload.fieldnames import groups_of
 from mmapload.layout import RESERVED_GROUP
 from mmapload.metadata import parse_field, parse_group, parse_ragged, parse_root
 from mmapload.notes import FieldNote, parse_note
+from mmapload.otherformats import other_format, what_is_there
 from mmapload.ragged import EXTENTS, extents_array, field_groups
 from mmapload.seals import document_text, faults_of
 from mmapload.strictjson import MAX_DOCUMENT_BYTES, parse_document
@@ -41,11 +41,8 @@ _KINDS: Final = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_OTHER_FORMATS: Final = {
-    ".zgroup": "a Zarr v2 group",
-    ".zarray": "a Zarr v2 array",
-    "attributes.json": "N5 data",
-}
+_MOST_TRIES: Final = 100
+"""How often a root may change while the fields are read, which takes milliseconds."""
 
 
 class _Unreadable(Exception):  # noqa: N818 - it ends in read_layout, as one of the problems
@@ -69,12 +66,29 @@ def read_layout(folder: str, given: str = "") -> StoreLayout:
     LayoutError
         If its metadata is not as the format wants it: all problems at once.
     """
+    text = _read_root(folder, given)
+    for _ in range(_MOST_TRIES):
+        try:
+            return _parse_all(folder, text)
+        except LayoutError:
+            before, text = text, _read_root(folder, given)
+            if text == before:
+                raise
+    return _parse_all(folder, text)
+
+
+def _read_root(folder: str, given: str) -> bytes:
     try:
         text = _read(os.path.join(folder, METADATA), METADATA)
     except _Unreadable as problem:
         raise LayoutError(folder, [str(problem)]) from None
     if text is None:
-        raise StoreNotFoundError(_what_is_there(folder, given or folder))
+        raise StoreNotFoundError(what_is_there(folder, given or folder))
+    return text
+
+
+def _parse_all(folder: str, text: bytes) -> StoreLayout:
+    """Read the documents of all fields; an append that goes on meanwhile changes one after the other."""
     document, problems = parse_document(text, METADATA)
     if not document and problems:
         raise LayoutError(folder, problems)
@@ -236,7 +250,7 @@ def _read_document(folder: str, name: str, promise: str) -> tuple[dict[str, Any]
     except _Unreadable as problem:
         return {}, [str(problem)]
     if text is None:
-        other = _other_format(os.path.join(folder, name)) if kind else None
+        other = other_format(os.path.join(folder, name)) if kind else None
         return {}, [f"{where}: missing; {f'there is {other}' if other else promise}"]
     return parse_document(text, where)
 
@@ -284,30 +298,6 @@ def _read(path: str, where: str) -> bytes | None:
             return file.read(min(os.fstat(fd).st_size, MAX_DOCUMENT_BYTES) + 1)
     except OSError as error:
         raise _Unreadable(f"{where}: cannot be read ({error.strerror})") from error
-
-
-def _what_is_there(folder: str, given: str) -> str:
-    parent, name = os.path.split(folder)
-    if os.path.isdir(os.path.join(parent, f".{name}.partial")):
-        return (
-            f"{folder} is unfinished: it is being preprocessed, or that was interrupted; running the same "
-            "`mmapload preprocess` command again finishes it, or says which process is at work"
-        )
-    if os.path.islink(folder) and not os.path.exists(folder):
-        return f"{folder} is a symbolic link to {os.readlink(folder)}, where there is nothing"
-    if not os.path.exists(folder):
-        command = f"mmapload preprocess SOURCE {shlex.quote(given)} --batch-size B"
-        return f"there is no store at {folder}; `{command}` makes one"
-    kind = "a folder without zarr.json" if os.path.isdir(folder) else "a file"
-    return (
-        f"{folder} is {_other_format(folder) or kind}, not a store; give the folder that "
-        "`mmapload preprocess` wrote"
-    )
-
-
-def _other_format(folder: str) -> str | None:
-    there = (kind for name, kind in _OTHER_FORMATS.items() if os.path.lexists(os.path.join(folder, name)))
-    return next(there, None)
 
 
 def identity_of(path: str) -> tuple[int, int] | None:

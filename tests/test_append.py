@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from mmapload import ChunkDataset, ChunkSampler, MmaploadError, StateMismatchError, StoreNotFoundError
+from mmapload import (
+    ChunkDataset,
+    ChunkSampler,
+    MmaploadError,
+    StateMismatchError,
+    StoreNotFoundError,
+    opening,
+)
 from mmapload.cli import main
 from mmapload.errors import SourceError
 from mmapload.preprocessing import execute, plan_preprocess, preprocess
@@ -230,6 +237,30 @@ def test_at_every_step_whoever_reads_has_the_right_values_and_checksums(
     preprocess(other, out, 2, chunk_bytes=70, codec=codec, append=True)
     assert len(steps) > 10
     assert {len(store) for store in used} == {first, len(VALUES)}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_store_that_changes_while_it_is_opened_is_opened_as_it_is_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overwrite: bool
+) -> None:
+    """Between its root and its fields samples are appended, or another store takes its place."""
+    out = tmp_path / "out"
+    preprocess(VALUES[:3], out, 2)
+    read = opening._read_root
+
+    def read_and_change(folder: str, given: str) -> bytes:
+        text = read(folder, given)
+        monkeypatch.undo()
+        if overwrite:
+            preprocess([{"x": np.float64(number)} for number in range(23)], out, 2, overwrite=True)
+        else:
+            preprocess(VALUES[3:], out, 2, append=True)
+        return text
+
+    monkeypatch.setattr(opening, "_read_root", read_and_change)
+    store = open_store(out)
+    assert len(store) == 23
+    assert [fault for fault in store.verify() if fault] == []
 
 
 def test_a_chunk_file_that_was_swapped_is_noticed_also_while_samples_are_appended(

@@ -252,8 +252,8 @@ def read_document(text: bytes, name: str, original: bytes) -> str:
         layout, names, found = parse_root(document, name)
         assert layout is not None or (found and not names)
         for each in names:
-            assert each not in {"", ".", "..", "zarr.json"}
-            assert not {"/", "\\", "\0"} & set(each)
+            assert not {"", ".", "..", "zarr.json"} & set(each.split("/"))
+            assert not {"\\", "\0"} & set(each)
     else:
         field, found = parse_field(name.partition("/")[0], document, SAMPLES, BATCH_SIZE, name)
         assert (field is None) == bool(found)

@@ -19,7 +19,7 @@ import mmapload
 ROOT = Path(mmapload.__file__).parent
 
 LAYERS = [
-    ["errors", "sizes", "spent", "stages", "frames", "checks"],
+    ["errors", "sizes", "spent", "stages", "frames", "checks", "otherformats"],
     ["codecs", "budget", "progress", "notes", "fieldnames"],
     ["layout", "strictjson", "chains", "padding"],
     ["extents"],

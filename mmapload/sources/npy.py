@@ -190,7 +190,7 @@ def _plain_dtype(descr: object, shape: tuple[int, ...]) -> np.dtype[Any]:
 def _named_fields(descr: object) -> str:
     """Return the names of a structured dtype's fields, in brackets, as far as a header has any."""
     found = [each[0] for each in descr if isinstance(each, tuple) and each] if isinstance(descr, list) else []
-    names = [repr(name) for name in found if isinstance(name, str) and name]  # those of padding are empty
+    names = [shown(name) for name in found if isinstance(name, str) and name]  # those of padding are empty
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
     return f" ({', '.join(names[:_MOST_NAMED])}{more})" if names else ""
 
