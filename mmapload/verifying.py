@@ -95,7 +95,8 @@ def verified(
 
 def _is_as_opened(root: Mapping[str, Any], layout: StoreLayout) -> bool:
     """Whether no samples have been appended since the store was opened, or are being appended."""
-    return appending(root) is None and root["attributes"]["mmapload"]["samples"] == layout.samples
+    notes = root.get("attributes", {}).get("mmapload", {})
+    return appending(root) is None and notes.get("samples") == layout.samples
 
 
 def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], list[str]]:
