@@ -18,8 +18,11 @@ import pytest
 
 from mmapload.errors import MmaploadError
 from mmapload.sources import ArraySpec
+from mmapload.sources.keys import KeysSource, look_at_keys
 from mmapload.sources.listing import Listing
 from mmapload.sources.npz import NpzSource
+from mmapload.sources.rowfiles import look_at_rows
+from mmapload.sources.rows import RowsSource
 from tests.fuzzing import PER_SEED, inputs, reproducible, seeds, watched
 from tests.npz_files import full_zip64_bytes, npy_bytes, npz_bytes, zip_bytes
 
@@ -221,14 +224,16 @@ class File:
 
     def __init__(self):
         self.fd = os.memfd_create("fuzz")
-        self.source = NpzSource(Listing("/proc/self/fd", (str(self.fd),), 0, 0))
+        self.files = Listing("/proc/self/fd", (str(self.fd),), 0, 0)
+        self.source = NpzSource(self.files)
 
     def take(self, data):
         """Give what is read of an input, or None if it is refused."""
         os.ftruncate(self.fd, 0)
         os.pwrite(self.fd, data, 0)
         outcomes = []
-        for use in (self.source.fingerprint, self._read_whole, self._read_as_expected):
+        uses = (self.source.fingerprint, self._read_whole, self._read_as_expected)
+        for use in (*uses, self._read_rows, self._read_keys):
             try:
                 outcomes.append(use(0))
             except MmaploadError as error:
@@ -238,11 +243,42 @@ class File:
                 message = ""
             assert message.isprintable()
             assert len(message) < 5000
-        _, whole, expected = outcomes
+        _, whole, expected, rows, keys = outcomes
         if expected is not None:
             assert whole is not None
             assert {k: a.tobytes() for k, a in expected.items()} == {k: a.tobytes() for k, a in whole.items()}
+        if rows is not None and whole is not None:
+            indices, found = rows
+            for key, array in found.items():
+                assert array.tobytes() == whole[key][indices].tobytes()
+        if keys is not None and whole is not None:
+            assert sorted(array.tobytes() for array in keys) == sorted(a.tobytes() for a in whole.values())
         return whole
+
+    def _read_rows(self, _):
+        """Take the first rows and the last, if all of the file is sound."""
+        source = RowsSource(look_at_rows(self.files, None, ()), "npz", "/tmp")
+        count = len(source)
+        indices = [*range(min(count, 3)), *([count - 1] if count > 3 else [])]
+        if not indices:
+            return None
+        schema = source.schema(0)
+        assert sum(spec.nbytes for spec in schema.values()) <= os.fstat(self.fd).st_size * 1032
+        into = {field: np.full((len(indices), *spec.shape), 1, spec.dtype) for field, spec in schema.items()}
+        source.prove_rest(source.read_many(indices, into).sums)
+        return indices, into
+
+    def _read_keys(self, _):
+        """Take every key for a sample."""
+        source = KeysSource(look_at_keys(self.files))
+        found = []
+        for index in range(len(source)):
+            schema = source.schema(index)
+            assert sum(spec.nbytes for spec in schema.values()) <= os.fstat(self.fd).st_size * 1032
+            into = {field: np.full(spec.shape, 1, spec.dtype) for field, spec in schema.items()}
+            source.read(index, into)
+            found += into.values()
+        return found
 
     def _read_whole(self, index):
         schema = self.source.schema(index)

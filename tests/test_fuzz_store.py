@@ -30,6 +30,7 @@ from mmapload.errors import LayoutError, MmaploadError, printable
 from mmapload.layout import CORE_DTYPES
 from mmapload.metadata import MAX_LENGTH, parse_field, parse_root
 from mmapload.preprocessing import preprocess
+from mmapload.seals import document_text, sealed
 from mmapload.store import open_store
 from mmapload.strictjson import parse_document
 from tests.fuzzing import PER_SEED, inputs, limited_memory, reproducible, seeds, watched
@@ -359,11 +360,13 @@ def claims(files: dict[str, bytes], rng: random.Random) -> dict[str, bytes | Non
 
 
 @contextmanager
-def damaged(folder: Path, files: dict[str, bytes], rng: random.Random) -> Iterator[Damage]:
+def damaged(
+    folder: Path, files: dict[str, bytes], rng: random.Random, *, claiming: bool = True
+) -> Iterator[Damage]:
     """Damage some files of a store, and restore them."""
     documents = [name for name in files if name.endswith("zarr.json")]
     chunks = [name for name in files if not name.endswith("zarr.json")]
-    damage = Damage(claims(files, rng) if rng.randrange(20) == 0 else {}, set())
+    damage = Damage(claims(files, rng) if claiming and rng.randrange(20) == 0 else {}, set())
     for _ in range(rng.choice([1, 1, 1, 2])):
         if rng.randrange(2):
             name = rng.choice(documents)
@@ -483,6 +486,101 @@ def use_traced(folder: Path, damage: Damage, rng: random.Random) -> str:
     finally:
         tracemalloc.stop()
     return "store under a measure of memory"
+
+
+MIXED = ("sealed", "unsealed", "appending")
+"""Stores of ragged fields, text, times and a field that samples lack; and one that an append is changing."""
+
+
+def mixed_sample(number: int) -> dict[str, Any]:
+    return {
+        "words": np.arange((3, 0, 1, 9, 6)[number], dtype=np.float32) + number,
+        "boxes": np.full((number % 3, 2), number + 1, np.uint8),
+        "caption": np.str_(("", "ab", "ü", "end", "a")[number]),
+        "when": np.datetime64(1000 * number + 1, "ms"),
+        **({"depth": np.float32(number + 1)} if number % 2 else {}),
+    }
+
+
+@pytest.fixture(scope="module")
+def mixed() -> Iterator[dict[str, tuple[Path, dict[str, bytes], dict[str, Any]]]]:
+    """Path, files and values of each."""
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="mmapload-fuzz-", dir=memory) as parent:
+        found = {}
+        for kind in MIXED:
+            path = Path(parent, kind)
+            if kind == "appending":
+                values = [{name: array[each] for name, array in ARRAYS.items()} for each in range(SAMPLES)]
+                preprocess(values, path, BATCH_SIZE, chunk_bytes=1)
+                let_an_append_begin(path)
+            else:
+                source = Path(parent, f"{kind}-samples")
+                source.mkdir()
+                for number in range(SAMPLES):
+                    np.savez(source / f"s{number}.npz", **mixed_sample(number))
+                options = {"ragged": "words,boxes", "optional": "depth", "chunk_bytes": 1}
+                preprocess(source, path, BATCH_SIZE, codec="raw" if kind == "sealed" else "zstd", **options)
+            if kind == "unsealed":
+                unseal(path)
+            files = {
+                str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()
+            }
+            found[kind] = path, files, all_values(path)
+        yield found
+
+
+def let_an_append_begin(path: Path) -> None:
+    """Write a root that says so, as it stands while files are renamed."""
+    root = json.loads((path / "zarr.json").read_text())
+    last = [int.from_bytes(next(path.glob(f"{name}/c.2*")).read_bytes()[-4:], "little") for name in ARRAYS]
+    root["attributes"]["mmapload"]["appending"] = {"samples": 9, "checksums": last}
+    documents = {name: json.loads((path / name / "zarr.json").read_text()) for name in ARRAYS}
+    (path / "zarr.json").write_bytes(document_text(sealed(root, documents)))
+
+
+def bits(value: Any) -> Any:
+    if hasattr(value, "numpy"):
+        value = value.numpy()
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return value if isinstance(value, str) else [bits(each) for each in value]
+
+
+def all_values(folder: Path, verify: Any = "first") -> dict[str, Any]:
+    dataset = ChunkDataset(folder, memory="1GiB", verify=verify)
+    numbers = range(min(len(dataset), 2 * SAMPLES))
+    return {name: bits(value) for name, value in dataset.read(numbers).tensors.items()}
+
+
+@seeds(max(1, STORES // 2))
+def test_a_damaged_store_of_other_kinds_is_refused_or_gives_what_was_written(mixed, seed):
+    with limited_memory(4 << 30), watched():
+        for number in range(PER_SEED):
+            rng = random.Random(seed * PER_SEED + number)
+            kind = rng.choice(MIXED)
+            path, files, values = mixed[kind]
+            with damaged(path, files, rng, claiming=kind == "appending") as damage:
+                with reproducible(f"seed {seed}, number {number}, {kind}", repr(damage.files).encode()):
+                    read = use_mixed(path, rng.choice(["first", "always"]))
+                    if read is not None and kind != "unsealed" and not damage.forged:
+                        assert read == values
+
+
+def use_mixed(path: Path, verify: str) -> dict[str, Any] | None:
+    """Open, verify and read a store; returns its values."""
+    store = attempt(partial(open_store, path))
+    if store is None:
+        return None
+    faults = [fault for fault in islice(store.verify(), MOST_FILES) if fault is not None]
+    for fault in faults:
+        check_error(fault)
+    attempt(partial(store.sample_name, len(store) - 1))
+    for field in store.fields:
+        attempt(partial(store.read_chunk, field, 0))
+    read = attempt(partial(all_values, path, verify))
+    assert read is not None or faults
+    return read
 
 
 @seeds(max(1, STORES // 20))
