@@ -16,7 +16,7 @@ from mmapload.order import Chosen
 from mmapload.selection import sample_numbers
 from mmapload.served import served_batch
 from mmapload.sizes import format_size
-from mmapload.streams import EPOCH_UNKNOWN, PLAIN, rng_passing, streams_of, with_rngs
+from mmapload.streams import EPOCH_UNKNOWN, PLAIN, EndingNoLoop, rng_passing, streams_of, with_rngs
 from mmapload.subsets import chosen_positions, drawn_parts
 from mmapload.views import StoreView
 from mmapload.workers.indices import SlotIndices
@@ -213,9 +213,8 @@ class ChunkDataset(StoreView, Dataset[Any]):
         return self.finish(batch)[0]
 
     def __iter__(self) -> Iterator[Any]:
-        # Without this, Python would end the loop at any IndexError, one in a user's transform too.
-        for index in range(len(self)):
-            yield self[index]
+        # Without this, Python would end the loop at any IndexError, one in a user's subclass too.
+        return (self[index] for index in range(len(self)))
 
     def __getitems__(self, indices: Sequence[int]) -> Sequence[Any]:
         """Return the samples of a batch: what torch's DataLoader calls.
@@ -259,11 +258,12 @@ class ChunkDataset(StoreView, Dataset[Any]):
         """
         if self.transform is None:
             return batch
-        if self._passing is None or batch.numbers is None:
-            return [self.transform(sample) for sample in batch.samples()]
-        streams = batch.streams or repeat(stream or PLAIN)
-        rngs = (own.rng(number) for own, number in zip(streams, batch.numbers, strict=False))
-        return with_rngs(self.transform, self._passing, batch.samples(), rngs)
+        with EndingNoLoop():
+            if self._passing is None or batch.numbers is None:
+                return [self.transform(sample) for sample in batch.samples()]
+            streams = batch.streams or repeat(stream or PLAIN)
+            rngs = (own.rng(number) for own, number in zip(streams, batch.numbers, strict=False))
+            return with_rngs(self.transform, self._passing, batch.samples(), rngs)
 
     def read(self, indices: Sequence[int] | npt.NDArray[np.int64], take: Take | None = None) -> ReadyBatch:
         """Read a batch, without the transform.

@@ -15,7 +15,16 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-__all__ = ["EPOCH_UNKNOWN", "PLAIN", "DrawnNumber", "Stream", "rng_passing", "streams_of", "with_rngs"]
+__all__ = [
+    "EPOCH_UNKNOWN",
+    "PLAIN",
+    "DrawnNumber",
+    "EndingNoLoop",
+    "Stream",
+    "rng_passing",
+    "streams_of",
+    "with_rngs",
+]
 
 Passing: TypeAlias = Literal["by name", "by place"]
 
@@ -145,3 +154,20 @@ def with_rngs(
     if passing == "by name":
         return [transform(sample, rng=rng) for sample, rng in zip(samples, rngs, strict=True)]
     return [transform(sample, rng) for sample, rng in zip(samples, rngs, strict=True)]
+
+
+class EndingNoLoop:
+    """Within it, errors that Python takes for the end of a loop are raised as a RuntimeError.
+
+    `for` over anything with `__getitem__`, such as torch's Subset, ends in silence at an IndexError, and over
+    a loader at a StopIteration: data would seem to be shorter than they are.
+    """
+
+    def __enter__(self) -> None:
+        """Begin."""
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        """Raise a RuntimeError if that is what this is for."""
+        if kind is not None and issubclass(kind, IndexError | StopIteration):
+            told = ": ".join(filter(None, [kind.__name__, str(error)]))
+            raise RuntimeError(f"the transform of a sample raised {told}") from error

@@ -20,7 +20,14 @@ from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset, DataLoader, RandomSampler, SequentialSampler, Subset
 
 import mmapload
-from mmapload import ChunkDataset, ChunkError, ChunkSampler, StateMismatchError, StoreNotFoundError
+from mmapload import (
+    ChunkDataLoader,
+    ChunkDataset,
+    ChunkError,
+    ChunkSampler,
+    StateMismatchError,
+    StoreNotFoundError,
+)
 from tests.loading_cases import unseal
 from tests.numbered_samples import (
     SAMPLE_BYTES,
@@ -191,11 +198,18 @@ def test_an_index_error_in_a_users_transform_does_not_end_a_loop_early(path: str
     def broken(each: dict[str, torch.Tensor]) -> Any:
         return [1, 2][int(each["number"])]
 
-    seen = []
-    with pytest.raises(IndexError, match="list index out of range"):
-        seen.extend(ChunkDataset(path, transform=broken))
-    with pytest.raises(IndexError, match="list index out of range"):
-        list(DataLoader(ChunkDataset(path, transform=broken), batch_size=4))
+    ds = ChunkDataset(path, transform=broken)
+    for samples in (ds, Subset(ds, range(9)), ConcatDataset([ds, ds]), DataLoader(ds, batch_size=4)):
+        with pytest.raises(RuntimeError, match="raised IndexError: list index out of range"):
+            list(samples)
+
+
+def test_the_end_of_an_iterator_in_a_users_transform_does_not_end_a_loop_early(path: str) -> None:
+    others = iter([1, 2, 3])
+    ds = ChunkDataset(path, transform=lambda each: each | {"other": next(others)})
+    for samples in (ds, Subset(ds, range(9)), DataLoader(ds, batch_size=4), ChunkDataLoader(ds, 4)):
+        with pytest.raises(RuntimeError, match="raised StopIteration"):
+            list(samples)
 
 
 # ---- values
