@@ -53,8 +53,8 @@ LAYERS = [
 
 OWNERS = {
     "torch": {
-        *("batches", "served", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving", "loader"),
-        *("batchsampler", "bench", "forms", "resuming", "mixed", "mixing", "sources.torchfiles"),
+        *("batches", "served", "ranks", "workers", "dataset", "samplers", "devices", "finishing", "serving"),
+        *("loader", "batchsampler", "bench", "forms", "resuming", "mixed", "mixing", "sources.torchfiles"),
     },
     "zarr": {"writer", "sources.zarr"},
     "h5py": {"sources.hdf5"},

@@ -346,7 +346,7 @@ def test_of_fields_that_are_swapped_or_nowhere_it_is_said_what_works(tmp_path: P
     told = str(raised.value)
     assert "given as old=new: did you mean x=frames?" in told
     assert "--fill x" not in told
-    typed = told[told.rindex("--fill ") :].split()[1]
+    typed = told[told.rindex("--fill ") :].split()[1].rstrip(";")
     assert typed == "nope=0:float32:4x256x448"
     right = kind(second, samples(3))
     store = preprocess(right, tmp_path / "out", BATCH, fields="x=frames,nope", fill=parse_fill([typed]))

@@ -185,9 +185,9 @@ def preprocess(
         chunks stay as long as they are. Until its last step the store has its old samples, and it can be
         read all the time. `docs/append.md` has more.
     ragged : str or list of str, optional
-        Fields whose samples may differ in shape, but not in dtype or number of axes: names, or "auto" for those
-        of which two samples do. The headers of all files are read for it before anything is written; the
-        samples of a sequence are made twice; and an iterable cannot have any.
+        Fields whose samples may differ in shape, but not in dtype or number of axes: names, or "auto" for
+        those of which two samples do. The headers of all files are read for it before anything is written;
+        the samples of a sequence are made twice; and an iterable cannot have any.
     optional : str or list of str, optional
         Fields that samples may lack. What `fill` says is stored then, by default zeros, of a ragged field a
         sample without values; and the field `NAME_present`, of type bool, says which samples have it.
