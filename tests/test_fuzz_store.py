@@ -560,11 +560,13 @@ def test_a_damaged_store_of_other_kinds_is_refused_or_gives_what_was_written(mix
             rng = random.Random(seed * PER_SEED + number)
             kind = rng.choice(MIXED)
             path, files, values = mixed[kind]
-            with damaged(path, files, rng, claiming=kind == "appending") as damage:
-                with reproducible(f"seed {seed}, number {number}, {kind}", repr(damage.files).encode()):
-                    read = use_mixed(path, rng.choice(["first", "always"]))
-                    if read is not None and kind != "unsealed" and not damage.forged:
-                        assert read == values
+            with (
+                damaged(path, files, rng, claiming=kind == "appending") as damage,
+                reproducible(f"seed {seed}, number {number}, {kind}", repr(damage.files).encode()),
+            ):
+                read = use_mixed(path, rng.choice(["first", "always"]))
+                if read is not None and kind != "unsealed" and not damage.forged:
+                    assert read == values
 
 
 def use_mixed(path: Path, verify: str) -> dict[str, Any] | None:

@@ -7,13 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from mmapload.errors import MmaploadError
 from mmapload.preprocessing import execute, plan_preprocess, preprocess
+from mmapload.store import open_store
 from tests.preprocessing_cases import CountedSource, samples, tree
 
 if TYPE_CHECKING:
@@ -58,9 +59,41 @@ def test_a_disk_that_fills_up_is_a_clear_error_and_the_run_goes_on_once_there_is
     assert tree(small_disk / "out") == tree(tmp_path / "wanted")
 
 
+@pytest.mark.parametrize("kind", ["new", "append"])
+@pytest.mark.parametrize("tenth", range(10))
+def test_a_disk_that_is_full_at_any_tenth_of_the_way_leaves_what_the_next_run_finishes(
+    small_disk: Path, tmp_path: Path, tenth: int, kind: str
+) -> None:
+    source, out = CountedSource(1000, width=128), small_disk / "out"
+    options: dict[str, Any] = {"chunk_bytes": 2**15, "jobs": 2, "append": kind == "append"}
+    old: dict[str, bytes] = {}
+    if kind == "append":
+        for place in (out, tmp_path / "wanted"):
+            preprocess(CountedSource(100, width=128), place, 8, chunk_bytes=2**15)
+        old = tree(out)
+    plan = plan_preprocess(source, out, 8, **options)
+    free = 2**10 * (8 + 52 * tenth)  # the samples take 500 KiB, and some folders and files a page each
+    status = os.statvfs(small_disk)
+    (small_disk / "filler").write_bytes(bytes(status.f_bavail * status.f_frsize - free))
+    with pytest.raises(OSError, match="No space left"):
+        execute(plan)
+    if kind == "append":
+        assert tree(out) == old
+        assert [fault for fault in open_store(out).verify() if fault] == []
+    else:
+        assert not out.exists()
+    (small_disk / "filler").unlink()
+    result = execute(plan_preprocess(source, out, 8, **options))
+    assert result.resumed_samples >= 1000 * (tenth - 2) // 10
+    preprocess(source, tmp_path / "wanted", 8, **options)
+    assert tree(out) == tree(tmp_path / "wanted")
+    assert os.listdir(small_disk) == ["out"]
+
+
 LIMIT_SCRIPT = """
 import resource, sys
 from mmapload.preprocessing import preprocess
+from mmapload.store import open_store
 from tests.preprocessing_cases import CountedSource
 resource.setrlimit(resource.RLIMIT_FSIZE, (2**14, 2**14))
 try:
