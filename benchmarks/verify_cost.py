@@ -25,7 +25,7 @@ MODES = ("never", "first", "always")
 
 
 def epoch(path: Path, shuffle: str, verify: str) -> tuple[float, float]:
-    """Load all batches once, and copy each to a fixed buffer; returns seconds, and those of all processors."""
+    """Load all batches once, and copy each to a fixed buffer; returns seconds, and those of processors."""
     loader = ChunkDataLoader(ChunkDataset(path, verify=verify), BATCH, shuffle)
     fixed: dict[str, np.ndarray] = {}
     started, used = time.perf_counter(), time.process_time()
