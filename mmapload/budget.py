@@ -13,13 +13,15 @@ from mmapload.sizes import parse_size
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["AUTO_SHARE", "available_memory", "cgroup_folders", "resolve_budget"]
+__all__ = ["AUTO_SHARE", "available_memory", "cgroup_folders", "most_maps", "resolve_budget"]
 
 AUTO_SHARE: Final = 0.6
 """Share of the available memory that `memory="auto"` takes; batches and the training itself need the rest."""
 
 _UNLIMITED: Final = 2**60
 """cgroup v1 says "no limit" by a number near 2**63."""
+
+_USUAL_MAPS: Final = 65_530
 
 _MOUNT: Final = re.compile(r"^\S+ \S+ \S+ (\S+) (\S+) .*- (cgroup2?) \S+ (\S+)$", re.MULTILINE)
 """A line of mountinfo: the mount's root in its file system, mount point, type and options (man 5 proc)."""
@@ -50,6 +52,11 @@ def resolve_budget(memory: str | float) -> int:
             raise ValueError(f"memory as a fraction lies above 0 and at or below 1, not at {memory}")
         return int(available_memory() * memory)
     return parse_size(memory)
+
+
+def most_maps(root: str = "/") -> int:
+    """Return how many maps a process may have (`vm.max_map_count`), or what most systems allow."""
+    return _number(Path(root, "proc/sys/vm/max_map_count")) or _USUAL_MAPS
 
 
 def available_memory(root: str = "/") -> int:

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = ["Counts", "Room", "most_chunks"]
+__all__ = ["Counts", "Room", "most_chunks", "nbytes_of_most"]
 
 
 def most_chunks(chunk_nbytes: int | npt.NDArray[np.int64], budget: int) -> int:
@@ -24,6 +24,19 @@ def most_chunks(chunk_nbytes: int | npt.NDArray[np.int64], budget: int) -> int:
     if isinstance(chunk_nbytes, int):
         return budget // max(1, chunk_nbytes)
     return int(np.searchsorted(np.cumsum(np.sort(chunk_nbytes)[::-1]), budget, "right"))
+
+
+def nbytes_of_most(chunk_nbytes: int | npt.NDArray[np.int64], chunks: int) -> int:
+    """Return a budget in which no more than so many chunks fit, but for one that always does.
+
+    Examples
+    --------
+    >>> nbytes_of_most(10, 3), nbytes_of_most(np.array([10, 5, 20, 1]), 2)
+    (30, 6)
+    """
+    if isinstance(chunk_nbytes, int):
+        return chunks * chunk_nbytes
+    return int(np.sort(chunk_nbytes)[:chunks].sum())
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mmapload.budget import resolve_budget
+from mmapload.budget import most_maps, resolve_budget
 from mmapload.checks import VERIFY, Checks, Verify
 from mmapload.chunkfile import expect_size
 from mmapload.gather import BatchReader
@@ -16,7 +16,7 @@ from mmapload.order import Geometry
 from mmapload.ranks import processes_here
 from mmapload.readers import reader_for
 from mmapload.residency import Residency
-from mmapload.room import most_chunks
+from mmapload.room import most_chunks, nbytes_of_most
 from mmapload.selection import chosen_fields
 from mmapload.sizes import format_size
 from mmapload.store import StrPath, open_store
@@ -176,7 +176,11 @@ class StoreView:
     def _share(self) -> int:
         """Bytes that resident chunks may take in this process."""
         if self.is_raw:
-            return self.memory
+            # Half of the maps that a process may have: one each, and another for the gap behind it in a span.
+            fields = sum(2 for field in self.fields if field.sample_nbytes or field.is_ragged)
+            chunks = max(1, most_maps() // 2 // max(1, fields))
+            most = self.memory if self.chunks <= chunks else nbytes_of_most(self._sizes, chunks)
+            return min(self.memory, max(most, self.chunk_nbytes))
         return int(self.memory // processes_here(self.workers) * self._portion)
 
     @property
