@@ -25,8 +25,8 @@ _MOST_CLASSES: Final = 10
 HELP: Final = "say what is in a store"
 USAGE: Final = "mmapload info STORE [--json] [--sample I]"
 DESCRIPTION: Final = """\
-Say what is in a store: samples, fields, sizes, chunks and batches, and how it was made. Only metadata is
-read, and with --sample the chunk that holds it."""
+Say what is in a store: samples, fields, sizes, chunks and batches, how it was made, and how much of it fits
+in this machine's memory. Only metadata is read, and with --sample the chunk that holds it."""
 EXAMPLES: Final = """\
 examples:
   mmapload info train.mml
@@ -71,6 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _describe(store: Store) -> dict[str, Any]:
     from mmapload.cli.files import survey
+    from mmapload.cli.machine import describe_machine
 
     layout = store.layout
     fields, missing = [], 0
@@ -109,10 +110,13 @@ def _describe(store: Store) -> dict[str, Any]:
         "decoded_bytes": sum(field["decoded_bytes"] for field in fields),
         "disk_bytes": sum(field["disk_bytes"] for field in fields),
         "fields": fields,
+        "here": describe_machine(store),
     }
 
 
 def _store_text(told: dict[str, Any]) -> str:
+    from mmapload.cli.machine import machine_rows
+
     per_chunk = told["chunk_length"] // told["batch_size"]
     chunks = f"{told['chunks']:,} of {told['chunk_length']:,} samples ({per_chunk:,} x batch size)"
     heads = [
@@ -123,6 +127,7 @@ def _store_text(told: dict[str, Any]) -> str:
         ("source", _source_text(told)),
         ("fingerprint", told["fingerprint"]),
     ]
+    heads += machine_rows(told["here"], told["chunks"])
     if told["missing_chunk_files"]:
         missing = told["missing_chunk_files"]
         files, them = ("chunk file", "it") if missing == 1 else ("chunk files", "them")
