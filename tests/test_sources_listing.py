@@ -92,9 +92,10 @@ def test_hidden_and_foreign_files_are_skipped_and_counted(tmp_path):
     )
     make(tmp_path, "__MACOSX/train/._s1.npz", "__MACOSX/train/s1.npz", "train/Thumbs.db", "train/README.txt")
     make(tmp_path, "s4.npz.tmp", "s5.npz.part", "s6.npz~", "s7 (1).npz", "S8.NPZ")
+    make(tmp_path, "@eaDir/s0.npz", "$RECYCLE.BIN/s1.npz", "train/lost+found/s2.npz")
     listing = list_files([tmp_path])
     assert list(listing.names) == ["S8.NPZ", "s7 (1).npz", *(f"train/s{k}.npz" for k in range(4))]
-    assert (listing.hidden, listing.foreign) == (5, 5)
+    assert (listing.hidden, listing.foreign) == (8, 5)
 
 
 def test_a_hidden_folder_named_as_the_source_is_listed(tmp_path):
@@ -124,6 +125,9 @@ def test_other_suffixes_can_be_asked_for(tmp_path):
         ("deep/**/*.npz", "er/s4.npz s3.npz", 0, 0),
         ("de?p/er", "deep/er/s4.npz", 0, 0),
         ("d*/**/e*/s*", "deep/er/s4.npz", 0, 0),
+        (".*.npz", ".s.npz", 0, 0),
+        ("**/.*.npz", ".s.npz", 1, 0),
+        (".*/*", ".git/s5.npz", 0, 0),
     ],
 )
 def test_globs_take_what_matches_and_all_below_folders_that_match(

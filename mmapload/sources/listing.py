@@ -6,7 +6,7 @@ import fnmatch
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import SourceError
 from mmapload.sources.naturally import natural_key, part_key
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from mmapload.sources.stamps import Stamp
 
 __all__ = ["Listing", "list_files", "natural_key"]
+
+_APART: Final = {
+    *(
+        "__MACOSX",
+        "@eaDir",
+        "#recycle",
+        "@Recycle",
+        "$RECYCLE.BIN",
+        "System Volume Information",
+        "lost+found",
+    ),
+}
+"""Folders in which systems keep what nobody means: resource forks, thumbnails, what was deleted."""
 
 _TOLD_EVERY = 1024
 
@@ -81,9 +94,10 @@ def list_files(
 
     A folder stands for the files in it and in the folders below, and a glob (`*`, `?`, `[...]` within a part
     of a path, `**` for any number of parts) for those that match it, or lie below a folder that does; both in
-    the order of `natural_key`. Names that start with a dot and `__MACOSX` are skipped and counted, as are
-    files with other suffixes. Links to folders are followed, but never into a folder that is being listed.
-    Several sources follow one another in the order given; last come the files named in `list_file`.
+    the order of `natural_key`. Names that start with a dot, `__MACOSX` and its like are skipped and counted,
+    unless a part of the glob begins as they do (`**/.*.npz`); so are files with other suffixes. Links to
+    folders are followed, but never into a folder that is being listed. Several sources follow one another in
+    the order given; last come the files named in `list_file`.
 
     Names are relative to the source's folder: a folder's own path, the parts of a glob before its first
     wildcard, the folder a file is in. With several sources they are relative to the deepest folder above all.
@@ -188,7 +202,7 @@ def _walk(
     origin: Origin, real: str, suffixes: tuple[str, ...], noticed: _Noticed
 ) -> Iterator[tuple[str, str]]:
     """Yield the files of one origin in natural order: its place without links, and its relative name."""
-    pattern = _Pattern(tuple(None if p == "**" else re.compile(fnmatch.translate(p)) for p in origin.parts))
+    pattern = _Pattern.of(origin.parts)
     # A frame for each folder on the way down: entries to come, place, relative prefix, the pattern's state,
     # how many files were found before.
     frames = [(_scan(origin.folder), real, "", pattern.start(), 0)]
@@ -200,7 +214,7 @@ def _walk(
             reached = pattern.step(state, name)
             if not reached or (not folder and not pattern.whole(reached)):
                 continue
-            if name.startswith(".") or name == "__MACOSX":
+            if (name.startswith(".") or name in _APART) and not pattern.means(state, name):
                 noticed.hidden += 1
             elif folder:
                 noticed.folders += [above + name] * name.lower().endswith(suffixes)
@@ -252,6 +266,17 @@ class _Pattern:
     """
 
     parts: tuple[re.Pattern[str] | None, ...]
+    firsts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, parts: tuple[str, ...]) -> _Pattern:
+        found = tuple(None if part == "**" else re.compile(fnmatch.translate(part)) for part in parts)
+        return cls(found, tuple(part[:1] for part in parts))
+
+    def means(self, state: frozenset[int], name: str) -> bool:
+        """Say whether a part begins as this name does, and matches it."""
+        near = [(self.parts[at], self.firsts[at]) for at in state if at < len(self.parts)]
+        return any(part is not None and first == name[0] and part.match(name) for part, first in near)
 
     def start(self) -> frozenset[int]:
         return self._settle({0})

@@ -58,7 +58,12 @@ def _file_origin(path: str, suffixes: tuple[str, ...], named: str) -> Origin:
         what = f"{getattr(error, 'strerror', error)}{named}"
         if isinstance(error, FileNotFoundError):
             what += ": check the path"
-            what += "; those in a list start from its folder" if named else " of the folder, file or glob"
+            ends = " or ".join(suffixes)
+            what += (
+                "; those in a list start from its folder"
+                if named
+                else f" of the folder, file or glob; samples are files whose names end in {ends}"
+            )
         raise SourceError(path, None, what) from None
     if not stat.S_ISREG(mode):
         raise SourceError(path, None, f"{not_a_file(mode)}{named}")
