@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.fill import StandIn
     from mmapload.preprocessing.ragged import RaggedPlan
     from mmapload.sources import ArraySpec, IndexedSource, StreamSource
+    from mmapload.sources.listing import Listing
 
 __all__ = ["PICKLES_ARE_READ", "OnError", "Options", "PreprocessPlan", "Samples"]
 
@@ -122,6 +123,9 @@ class PreprocessPlan:
         The fields whose samples differ in shape; the schema has the shape of one sample.
     masks : mapping of str to str
         For every field that says whether samples have another one, that field.
+    files : Listing or None
+        Files that are compared with what they were when they were listed, once all is read; None where
+        whoever reads them does.
     """
 
     source: IndexedSource | StreamSource
@@ -143,6 +147,7 @@ class PreprocessPlan:
     first: int = 0
     ragged: Mapping[str, RaggedPlan] = field(default_factory=dict)
     masks: Mapping[str, str] = field(default_factory=dict)
+    files: Listing | None = None
 
     @property
     def indexed(self) -> IndexedSource:

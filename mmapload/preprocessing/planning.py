@@ -137,6 +137,7 @@ def make_plan(
         first=found.first,
         ragged=found.ragged,
         masks=masks,
+        files=None if opened.source.kind in {"npz", "npy"} else opened.listing,
     )
     plan = with_pieces(plan)
     plan = plan if extension is None else appending_plan(plan, extension)

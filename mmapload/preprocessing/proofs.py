@@ -28,7 +28,7 @@ def run_proved(run: Callable[[Build, Progress], None], build: Build, progress: P
     ------
     SourceError
         If a file is not sound and `on_error` is "fail"; the chunks that hold its samples are then no longer
-        done.
+        done. If a file was written since it was listed, whatever `on_error` is.
     """
     while True:
         try:
@@ -39,7 +39,9 @@ def run_proved(run: Callable[[Build, Progress], None], build: Build, progress: P
         except UnsoundFileError as error:
             _condemn(build, error)
         else:
-            return
+            break
+    if build.plan.files is not None:
+        build.plan.files.check()
 
 
 def _condemn(build: Build, error: UnsoundFileError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fnmatch
 import os
 import re
@@ -12,7 +13,7 @@ from mmapload.errors import SourceError
 from mmapload.sources.naturally import natural_key, part_key
 from mmapload.sources.origins import listed_origins, origin_of
 from mmapload.sources.plainfiles import is_folder
-from mmapload.sources.stamps import Stamps
+from mmapload.sources.stamps import Stamps, check_stamp
 from mmapload.stages import reached
 
 if TYPE_CHECKING:
@@ -82,6 +83,18 @@ class Listing:
     def stamp(self, index: int) -> Stamp | None:
         """Size and time of modification of file `index` when it was listed, where they are known."""
         return None if self.stamps is None else self.stamps[index]
+
+    def check(self) -> None:
+        """Compare all files with what they were when they were listed.
+
+        Raises
+        ------
+        SourceError
+            If one was written meanwhile.
+        """
+        for index in range(len(self)):
+            with contextlib.suppress(FileNotFoundError):  # all that was in it has been read
+                check_stamp(self.path(index), self.stamp(index), os.stat(self.path(index)))
 
 
 def list_files(
