@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from mmapload.errors import ChunkError
 from mmapload.metadata import MAX_LENGTH
-from mmapload.ragged import chunk_files
+from mmapload.ragged import chunk_files, piece_path
 from mmapload.reserved import elements_array, read_elements, reserved_path
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from mmapload.layout import FieldLayout, StoreLayout
 
 __all__ = ["ElementCounts", "absent_files"]
+
+_FEW_FILES: Final = 1024
+"""So many are looked for without a question."""
 
 
 class ElementCounts:
@@ -53,10 +56,28 @@ class ElementCounts:
             path = reserved_path(self._store, array, row // array.chunk_length)
             found = f"{counts[row, column]} for chunk {row}"
             raise ChunkError(array.name, row // array.chunk_length, path, "numbers of values", found)
+        for field in self._layout.ragged:
+            _expect_as_many_files(self._store, field, counts[:, self._columns[field.name]])
         return counts
 
     def __reduce__(self) -> tuple[type[ElementCounts], tuple[Any, ...]]:
         return type(self), (self._store, self._layout)
+
+
+def _expect_as_many_files(store: str, field: FieldLayout, counts: npt.NDArray[np.int64]) -> None:
+    """Refuse numbers of values for which far more files would be needed than are there.
+
+    Some that are lost are told one by one. Numbers that were made up would have whoever looks for their files
+    look for ever.
+    """
+    pieces = -(-counts // field.piece_length)
+    if (expected := int(pieces.sum())) <= _FEW_FILES:
+        return
+    chunk = int(pieces.argmax())
+    path = piece_path(store, field, chunk, 0)
+    there = len(_names(os.path.dirname(path)))
+    if expected > 2 * there + _FEW_FILES:
+        raise ChunkError(field.name, chunk, path, f"{expected:,} files of values", f"{there:,} files there")
 
 
 def absent_files(store: str, field: FieldLayout, counts: npt.NDArray[np.int64]) -> Iterator[tuple[int, str]]:

@@ -92,7 +92,7 @@ def test_a_file_that_one_may_not_read_is_said_to_be_one(tmp_path: Path) -> None:
     (folder / "a.npz").write_bytes(SOUND)
     (folder / "b.npz").write_bytes(SOUND)
     (folder / "b.npz").chmod(0)
-    for above in (tmp_path, *tmp_path.parents[:2]):  # which pytest has made for its own user alone
+    for above in (tmp_path, *tmp_path.parents[:-2]):  # which pytest has made for its own user alone
         above.chmod(0o755)
     root = Path(__file__).parents[1]
     done = subprocess.run(
