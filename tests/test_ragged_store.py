@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import mmapload
 from mmapload.checks import Checks
-from mmapload.codecs import CODEC_NAMES
+from mmapload.codecs import CODEC_NAMES, checksum
 from mmapload.errors import ChunkError, LayoutError, SourceError
 from mmapload.gather import BatchReader
 from mmapload.ragged import PADDING_SHARE
@@ -228,6 +228,21 @@ def test_files_that_are_swapped_missing_or_cut_are_found(tmp_path):
     assert store.missing_chunks() == [("words", 1, str(second))]
     with pytest.raises(ChunkError, match="samples 2 to 3"):
         store.expect_all_files(store.layout.fields)
+
+
+def test_numbers_of_values_that_need_more_files_than_there_are_end_no_search(tmp_path):
+    store = write(tmp_path / "store")
+    path = next(Path(store.path).glob("__mmapload__/elements/c.*"))
+    counts = np.frombuffer(path.read_bytes()[:-4], "<i8").copy()
+    counts[0] = 2**46
+    path.write_bytes(counts.tobytes() + checksum(counts.view(np.uint8)))
+    opened = mmapload.open_store(store.path)
+    faults = [str(fault) for fault in opened.verify() if fault]
+    assert any("field 'words'" in fault and "files of values" in fault for fault in faults)
+    with pytest.raises(ChunkError, match="files of values"):
+        opened.missing_chunks()
+    with pytest.raises(ChunkError, match="files of values"):
+        mmapload.ChunkDataset(store.path)[0]
 
 
 def test_metadata_that_does_not_fit_is_refused(tmp_path):
