@@ -31,6 +31,9 @@ def what_is_there(folder: str, given: str) -> str:
             f"{folder} is unfinished: it is being preprocessed, or that was interrupted; running the same "
             "`mmapload preprocess` command again finishes it, or says which process is at work"
         )
+    if name.startswith(".") and name.endswith(".partial") and os.path.isdir(folder):
+        whole = os.path.join(parent, name[1 : -len(".partial")])
+        return f"{folder} is the unfinished {whole}: finish it by the same `mmapload preprocess` command"
     if os.path.islink(folder) and not os.path.exists(folder):
         return f"{folder} is a symbolic link to {os.readlink(folder)}, where there is nothing"
     if not os.path.exists(folder):
