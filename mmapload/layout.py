@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from mmapload.notes import DtypeNote
 
 __all__ = [
+    "CONTENTS",
     "CORE_DTYPES",
     "FORMAT_VERSION",
     "RESERVED_GROUP",
@@ -152,6 +153,10 @@ class FieldLayout:
     def zarr_chunk_shape(self) -> tuple[int, ...]:
         """`chunk_shape` in `zarr.json`: the other axes whole, and 1 where they are empty."""
         return (self.chunk_length, *(max(1, length) for length in self.shape))
+
+
+CONTENTS: Final = ("contents", "files")
+"""What `StoreLayout.source` may say of the contents of samples, which is no part of the layout."""
 
 
 @dataclass(frozen=True, slots=True)

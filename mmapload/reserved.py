@@ -25,6 +25,7 @@ __all__ = [
     "expect_ends",
     "read_elements",
     "read_name",
+    "read_names",
     "reserved_arrays",
     "reserved_path",
 ]
@@ -107,6 +108,16 @@ def read_name(store: str, sample: int) -> str:
         raise _falling(store, sample, start, stop)
     text = read_elements(store, NAME_ARRAYS["names"], start, stop).tobytes()
     return text.decode("utf-8", "surrogateescape")
+
+
+def read_names(store: str, samples: int) -> list[str]:
+    """Read the names of all samples; errors are those of `read_name`."""
+    ends = read_elements(store, NAME_ARRAYS["ends"], 0, samples).view("<i8").tolist()
+    text = read_elements(store, NAME_ARRAYS["names"], 0, ends[-1]).tobytes()
+    return [
+        text[start:stop].decode("utf-8", "surrogateescape")
+        for start, stop in zip([0, *ends], ends, strict=False)
+    ]
 
 
 def end_of_names(store: str, samples: int) -> int:

@@ -21,6 +21,7 @@ from mmapload.chunkfile import read_chunk_file
 from mmapload.elements import ElementCounts, absent_files
 from mmapload.errors import ChunkError, LayoutError, MmaploadError
 from mmapload.extents import RaggedArray
+from mmapload.layout import CONTENTS
 from mmapload.opening import METADATA, read_layout
 from mmapload.presence import MOST_MISSING, chunks_there, missing_chunks
 from mmapload.ragged import (
@@ -100,8 +101,9 @@ class Store:
     @property
     def fingerprint(self) -> str:
         """Identify what the store holds by its layout, wherever it lies: 16 hexadecimal digits."""
-        # Whether checksums are listed changes nothing of what is in it.
-        root = dataclasses.replace(self.layout, has_checksums=False).root_attributes()
+        # Whether checksums are listed changes nothing of what is in it; nor does what is known of its source.
+        source = {name: told for name, told in self.layout.source.items() if name not in CONTENTS}
+        root = dataclasses.replace(self.layout, has_checksums=False, source=source).root_attributes()
         fields = [dataclasses.astuple(each) for each in self.layout.fields]
         # Only those of ragged fields have pieces, only some have notes, and there was neither before.
         told = repr((root, [each[:-2] + tuple(filter(None, each[-2:])) for each in fields]))

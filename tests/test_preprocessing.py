@@ -129,11 +129,9 @@ def test_shuffle_is_a_permutation_that_the_seed_alone_decides(tmp_path: Path) ->
     assert sorted(orders[0]) == sorted(orders[1]) == orders[None]
     assert orders[0] != orders[1]
     assert orders[0][:6] == [778, 2025, 3617, 2033, 830, 1064]  # the same on every machine
-    assert json.loads((tmp_path / "1" / "zarr.json").read_bytes())["attributes"]["mmapload"]["source"] == {
-        "kind": "counted",
-        "skipped": 0,
-        "shuffle": 1,
-    }
+    told = json.loads((tmp_path / "1" / "zarr.json").read_bytes())["attributes"]["mmapload"]["source"]
+    assert len(told.pop("contents")) == 16
+    assert told == {"kind": "counted", "skipped": 0, "shuffle": 1}
 
 
 def test_fields_are_selected_and_renamed(tmp_path: Path) -> None:

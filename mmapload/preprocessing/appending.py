@@ -10,6 +10,7 @@ from mmapload.errors import MmaploadError, SourceError, StateMismatchError, Stor
 from mmapload.opening import root_document
 from mmapload.preprocessing.appended import AppendedSource, AppendedStream, Extension
 from mmapload.preprocessing.plan import PreprocessPlan
+from mmapload.preprocessing.staleness import added_contents
 from mmapload.sources import ArraySpec
 from mmapload.store import open_store
 from mmapload.writer.extension import commit, committed
@@ -152,6 +153,13 @@ class AppendPlan(PreprocessPlan):
             raise SourceError("the source", None, "there is no sound sample in it")
         commit(work, base.store, base.samples, part, names, _source(base, part, skipped))
 
+    def place_of(self, index: int) -> int | None:
+        """Return the place of a sample behind all that the store was made of before."""
+        before = self.base.store.layout.source.get("skipped", 0)
+        if not isinstance(self.source, AppendedSource) or index < self.base.rows:
+            return None
+        return self.base.samples + int(before) + self.source.original(index)
+
     def skipped_of_source(self, skipped: Sequence[SkippedSample]) -> list[SkippedSample]:
         """Return samples that were left out with their numbers in the source."""
         if isinstance(self.source, AppendedSource):
@@ -189,6 +197,10 @@ def _source(base: Extension, part: StoreLayout, skipped: int) -> dict[str, Any]:
     before = old.get("skipped", 0)
     made = {**old, "kind": ", ".join(dict.fromkeys([*kinds, kind]))}
     made["skipped"] = (before if isinstance(before, int) else 0) + skipped
+    before, after = (each.pop("contents", None) for each in (made, new))
+    made.pop("files", None)
+    if before and after:
+        made["contents"] = added_contents(before, after)
     if "fill" in new:
         made["fill"] = {**old.get("fill", {}), **new["fill"]}
     return made

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -131,6 +131,10 @@ class Build:
         if self._layout is None:
             self._layout = self.plan.layout(self._total - len(self.skipped), len(self.skipped))
         return self._layout
+
+    def keep_contents(self, contents: Mapping[str, str]) -> None:
+        """Let the store say what was in its samples; nothing may be left out any more."""
+        self._layout = replace(self.layout, source={**self.layout.source, **contents})
 
     def missing(self) -> list[int]:
         """List the chunks that are not done, in order."""

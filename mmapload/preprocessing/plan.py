@@ -154,6 +154,10 @@ class PreprocessPlan:
         """The source, where the number of samples is known."""
         return cast("IndexedSource", self.source)
 
+    def place_of(self, index: int) -> int | None:
+        """Return the place of a sample among all that the store is made of; None if it is there already."""
+        return index
+
     @property
     def stream(self) -> StreamSource:
         """The source, where only its end will tell."""

@@ -21,6 +21,7 @@ from mmapload.preprocessing.optional import check_optional, with_masks, with_opt
 from mmapload.preprocessing.pieces import with_pieces
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
 from mmapload.preprocessing.ragged import check_ragged
+from mmapload.preprocessing.staleness import what_changed
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
 from mmapload.sources.casting import parse_casts
@@ -110,7 +111,8 @@ def make_plan(
         opened = opened.take(taken)
     if options.cast:
         opened = replace(opened, source=cast_source(opened.source, options.cast))
-    check_target(target, overwrite=overwrite, append=append)
+    finished = is_store(target) and not (overwrite or append)
+    check_target(target, overwrite=overwrite or finished, append=append)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
     found = survey(opened, options, wanted_fill)
@@ -140,6 +142,8 @@ def make_plan(
         files=None if opened.source.kind in {"npz", "npy"} else opened.listing,
     )
     plan = with_pieces(plan)
+    if finished:
+        raise _finished(target, what_changed(plan))
     plan = plan if extension is None else appending_plan(plan, extension)
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
@@ -225,10 +229,15 @@ def check_target(out: str, *, overwrite: bool, append: bool = False) -> None:
             f"{out} is {kind}, not a store alone, and never overwritten: give another name, or move it away"
         )
     if not (overwrite or append):
-        raise MmaploadError(
-            f"{out} is a finished store: give another name, --append (append=True) to add these samples to "
-            "it, or --overwrite (overwrite=True) to replace it"
-        )
+        raise _finished(out)
+
+
+def _finished(out: str, changed: str = "") -> MmaploadError:
+    what = f", {changed}" if changed else ""
+    return MmaploadError(
+        f"{out} is a finished store{what}: give another name, --append (append=True) to add these samples to "
+        "it, or --overwrite (overwrite=True) to replace it"
+    )
 
 
 def _check_apart(out: str, listing: Listing) -> None:

@@ -10,6 +10,7 @@ from mmapload.errors import SourceError
 from mmapload.preprocessing.build import BadSample, digest_of
 from mmapload.preprocessing.gathering import many_of
 from mmapload.preprocessing.parallel import not_skipped
+from mmapload.preprocessing.staleness import contents_of
 from mmapload.sources.grouped import UnsoundFileError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def run_proved(run: Callable[[Build, Progress], None], build: Build, progress: P
             break
     if build.plan.files is not None:
         build.plan.files.check()
+    if build.plan.has_names:
+        build.keep_contents(contents_of(build))
 
 
 def _condemn(build: Build, error: UnsoundFileError) -> None:
