@@ -214,6 +214,9 @@ def _faults(
 
 def _in_order(fault: Callable[[int], _Found], chunks: Iterable[int], threads: int) -> Iterator[_Found]:
     """Call a function for each chunk, in threads; yield what it returns in the order of the chunks."""
+    if threads == 1:
+        yield from map(fault, chunks)
+        return
     ahead: deque[Future[_Found]] = deque()
     with ThreadPoolExecutor(threads, "mmapload-verify") as pool:
         for chunk in chunks:
