@@ -7,6 +7,7 @@ import os
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -16,6 +17,7 @@ from mmapload.progress import SilentProgress, progress_to
 from mmapload.sizes import format_size
 from mmapload.store import Store, open_store
 from mmapload.writer.durable import explained, free_bytes, sync_folder, write_durably
+from mmapload.writer.leftovers import Done, begin, begun_from, contents_of, is_written, only_files
 from mmapload.writer.workfolder import WorkFolder
 
 if TYPE_CHECKING:
@@ -61,7 +63,9 @@ def export(store: Store | StrPath, out: StrPath, *, quiet: bool = True) -> Expor
     Files have the names that samples had in their source, with `.npz` behind those of another suffix, and lie
     in the same folders; where the store keeps no names, or they are no names of different files, files have
     the samples' numbers. The folder is built in `.<name>.partial` beside `out` and renamed when it is whole.
-    Each chunk file's checksum is compared with what it holds.
+    Each chunk file's checksum is compared with what it holds. A run that was interrupted, killed or out of
+    room is continued by the same call: files that are there are compared with what they have to be, and not
+    written again.
 
     Parameters
     ----------
@@ -86,7 +90,9 @@ def export(store: Store | StrPath, out: StrPath, *, quiet: bool = True) -> Expor
     MmaploadError
         If there is something at `out`, another process writes there, or there is too little room.
     OSError
-        If the disk is full or does not take the data; nothing is left at `out`.
+        If the disk is full or does not take the data; nothing is at `out` yet, and the same call continues.
+    KeyboardInterrupt
+        With a text that says how to go on.
 
     Notes
     -----
@@ -114,23 +120,49 @@ def export_store(store: Store, out: StrPath, progress: Progress | None = None) -
     names = _names(store)
     if names is None and store.layout.has_names:
         progress.note("the samples' names are no names of different files: numbers are used instead")
+    identity = contents_of(store)
     with WorkFolder(target) as work:
         if os.path.lexists(work.journal):
             what = f"{work.path} is an unfinished store"
             raise MmaploadError(f"{what}: finish or remove it, or give another name")
-        work.clear()
+        begun = begun_from(work)
+        done = Done(resumes=begun == identity)
         try:
-            _expect_room(store, target, work.path)
-            os.mkdir(work.store)
-            nbytes = _write_all(store, work.store, names, progress)
+            if done.resumes:
+                _keep(store, work, names, done, progress)
+            else:
+                begin(work, identity)
+                if begun is not None:
+                    progress.note("the store is not as it was when this export was begun: it starts anew")
+            _expect_room(store, target, work.path, done.nbytes_before)
+            _write_all(store, work.store, names, progress, done)
             _check_target(target)
             work.publish()
-        except BaseException:
-            work.discard()
+        except BaseException as error:
+            told = done.interrupted(work, len(store))
+            damaged = isinstance(error, MmaploadError) and done.files > 0  # else there is too little room
+            if damaged or not (done.is_any and os.path.isdir(work.store)):
+                work.discard()
+            if isinstance(error, KeyboardInterrupt):
+                raise KeyboardInterrupt(told) from None
             raise
         finally:
             progress.close()
-    return ExportResult(target, len(store), nbytes, names is not None)
+    if done.before > done.same:
+        many = f"{done.before - done.same:,} files"
+        progress.note(f"{many} were not as they have to be, and were written again")
+    return ExportResult(target, len(store), done.nbytes, names is not None)
+
+
+def _keep(
+    store: Store, work: WorkFolder, names: Sequence[str] | None, done: Done, progress: Progress
+) -> None:
+    """Keep the files that an earlier run has left, and nothing else."""
+    files = names or [_number(store, index) for index in range(len(store))]
+    done.before, done.nbytes_before = only_files(work.store, files)
+    if done.before:
+        there = f"{done.before:,} of {len(store):,} files"
+        progress.note(f"resuming: {there} are there, and are compared with the store")
 
 
 def _target(out: StrPath) -> str:
@@ -152,8 +184,8 @@ def _bytes_a_sample(store: Store) -> int:
     return sum(store.sample_nbytes(field) for field in store.layout.fields)
 
 
-def _expect_room(store: Store, target: str, folder: str) -> None:
-    needed, free = len(store) * _bytes_a_sample(store), free_bytes(folder)
+def _expect_room(store: Store, target: str, folder: str, there: int) -> None:
+    needed, free = len(store) * _bytes_a_sample(store), free_bytes(folder) + there
     if needed > free:
         raise MmaploadError(
             f"{target} takes {format_size(needed)}, and its file system has {format_size(free)} free: "
@@ -161,28 +193,36 @@ def _expect_room(store: Store, target: str, folder: str) -> None:
         )
 
 
-def _write_all(store: Store, folder: str, names: Sequence[str] | None, progress: Progress) -> int:
-    """Write all samples, those of a chunk side by side; returns how many bytes."""
-    nbytes = 0
+def _write_all(
+    store: Store, folder: str, names: Sequence[str] | None, progress: Progress, done: Done
+) -> None:
+    """Write all samples, those of a chunk side by side; of an earlier run's files those that have changed."""
     folders = {folder}
-    width = len(str(max(0, len(store) - 1)))
+    write = partial(_write, compare=done.before > 0)
     progress.start(len(store), _bytes_a_sample(store))
     with ThreadPoolExecutor(min(_THREADS, os.cpu_count() or 1), "mmapload-export") as pool:
         for chunk in range(store.layout.chunks):
             first = chunk * store.layout.chunk_length
             paths = [
-                os.path.join(folder, names[index] if names else f"{index:0{width}d}{_SUFFIX}")
+                os.path.join(folder, names[index] if names else _number(store, index))
                 for index in range(first, first + store.layout.chunk_samples(chunk))
             ]
             for each in {os.path.dirname(path) for path in paths} - folders:
                 os.makedirs(each, exist_ok=True)
                 folders |= _up_to(each, folder)
-            for done, written in enumerate(pool.map(_write, paths, _samples(store, chunk)), 1):
-                nbytes += written
-                progress.at(first + done)
+            for nbytes, there in pool.map(write, paths, _samples(store, chunk)):
+                done.files += 1
+                done.nbytes += nbytes
+                done.same += there
+                progress.at(done.files)
     for each in sorted(folders, reverse=True):
         sync_folder(each)
-    return nbytes
+
+
+def _number(store: Store, index: int) -> str:
+    """Return the name of a sample's file where samples have no names."""
+    width = len(str(max(0, len(store) - 1)))
+    return f"{index:0{width}d}{_SUFFIX}"
 
 
 def _names(store: Store) -> list[str] | None:
@@ -233,11 +273,14 @@ def _samples(store: Store, chunk: int) -> Iterator[Mapping[str, npt.NDArray[Any]
         }
 
 
-def _write(path: str, sample: Mapping[str, npt.NDArray[Any]]) -> int:
+def _write(path: str, sample: Mapping[str, npt.NDArray[Any]], *, compare: bool) -> tuple[int, bool]:
+    """Write a sample's file, unless it is there; returns its bytes, and whether it was."""
     data = npz_bytes(sample)
-    with explained(path, len(data), goes_on=False):
+    if compare and is_written(path, data):
+        return len(data), True
+    with explained(path, len(data)):
         write_durably(path, [data])
-    return len(data)
+    return len(data), False
 
 
 def npz_bytes(sample: Mapping[str, npt.NDArray[Any]]) -> memoryview:

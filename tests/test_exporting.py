@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,9 @@ import pytest
 import mmapload
 from mmapload.cli import main
 from mmapload.errors import ChunkError, MmaploadError, StoreNotFoundError
+from mmapload.exporting import export_store, npz_bytes
 from mmapload.preprocessing import preprocess
+from mmapload.progress import SilentProgress
 from tests.preprocessing_cases import samples, tree, write_npz
 from tests.reading_cases import awkward, same
 
@@ -227,23 +230,132 @@ def test_an_unfinished_store_in_the_place_is_kept(tmp_path, store):
     assert (tmp_path / ".out.partial" / "journal").read_text() == "{}"
 
 
-def test_an_export_that_was_killed_is_absent_and_done_anew(tmp_path):
-    store = preprocess(({"x": np.full(1000, i)} for i in range(3000)), tmp_path / "store", 8)
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+def test_an_export_that_was_stopped_is_absent_and_goes_on_with_the_files_that_are_there(tmp_path, end):
+    preprocess(({"x": np.full(9, i)} for i in range(COUNT)), tmp_path / "store", 8)
     command = [sys.executable, "-m", "mmapload", "export", str(tmp_path / "store"), str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     partial = tmp_path / ".out.partial" / "store"
     while process.poll() is None and not (partial.is_dir() and len(os.listdir(partial)) > 20):
         time.sleep(0.001)
-    process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL
+    process.send_signal(end)
+    told = process.communicate()[1]
+    assert process.returncode == (-end if end == signal.SIGKILL else 130)
     assert not (tmp_path / "out").exists()
-    mmapload.export(store, tmp_path / "out")
-    assert len(os.listdir(tmp_path / "out")) == 3000
+    if end == signal.SIGINT:
+        assert re.search(
+            rf"{HOW_MANY} are kept in {partial.parent}: the same command continues:\n  mmapl", told
+        )
+    there = inodes(partial)
+    assert there
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert re.search(f"resuming: {HOW_MANY} are there, and are compared", done.stderr)
+    now = inodes(tmp_path / "out")
+    assert {name: now[name] for name in there} == there  # not written again
     assert sorted(os.listdir(tmp_path)) == ["out", "store"]
-    assert loaded(tmp_path / "out" / "2999.npz")["x"][0] == 2999
+    undisturbed = {f"{i:03d}.npz": bytes(npz_bytes({"x": np.full(9, i)})) for i in range(COUNT)}
+    assert tree(tmp_path / "out") == undisturbed
 
 
-def test_a_full_disk_leaves_nothing_and_says_what_to_do(tmp_path):
+COUNT = 600
+HOW_MANY = f"[0-9]+ of {COUNT} files"
+
+
+def inodes(folder: Path) -> dict[str, int]:
+    return {name: os.stat(folder / name).st_ino for name in os.listdir(folder) if name.endswith(".npz")}
+
+
+class Stopping(SilentProgress):
+    """A Ctrl-C after so many samples; keeps what it is told."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+        self.told: list[str] = []
+
+    def at(self, samples):
+        if samples == self.after:
+            raise KeyboardInterrupt
+
+    def note(self, text):
+        self.told.append(text)
+
+
+@pytest.fixture
+def stopped(tmp_path):
+    """A source in two folders, its store, and an export of it that was stopped after 11 of 20 samples."""
+    write_npz(tmp_path / "in" / "a", samples(10))
+    write_npz(tmp_path / "in" / "b", samples(10))
+    store = preprocess(tmp_path / "in", tmp_path / "store", 2)
+    with pytest.raises(
+        KeyboardInterrupt, match=r"interrupted; 11 of 20 files are kept in .*out\.partial: the"
+    ):
+        export_store(store, tmp_path / "out", Stopping(11))
+    return store
+
+
+def test_what_was_damaged_since_is_written_again_and_what_does_not_belong_there_is_removed(tmp_path, stopped):
+    left = tmp_path / ".out.partial" / "store"
+    mine = tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    files = [left / "a" / f"s{i}.npz" for i in range(7)]
+    files[0].write_bytes(files[0].read_bytes()[:-1])
+    files[1].write_bytes(files[1].read_bytes().replace(b"x.npy", b"y.npy"))
+    files[2].write_bytes(b"")
+    os.replace(files[3], left / "a" / "s3.npz.tmp")
+    files[4].unlink()
+    files[4].symlink_to(mine)
+    files[5].unlink()
+    files[5].mkdir()
+    files[6].unlink()
+    os.mkfifo(files[6])
+    (left / "c").mkdir()
+    (left / "c" / "s0.npz").write_bytes(b"no sample")
+    shutil.rmtree(left / "b")
+    (left / "b").symlink_to(tmp_path / "in" / "b")
+    told = Stopping(-1)
+    assert export_store(stopped, tmp_path / "out", told).files == 20
+    assert told.told == [
+        "resuming: 6 of 20 files are there, and are compared with the store",
+        "3 files were not as they have to be, and were written again",
+    ]
+    assert tree(tmp_path / "out") == tree(tmp_path / "in")
+    assert not (tmp_path / "out" / "b").is_symlink()
+    assert mine.read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["in", "mine", "out", "store"]
+
+
+def test_of_a_store_that_changed_since_the_export_starts_anew_and_says_so(tmp_path, stopped):
+    shutil.rmtree(tmp_path / "in")
+    write_npz(tmp_path / "in" / "a", samples(10))
+    write_npz(tmp_path / "in" / "b", [{**each, "x": each["x"] + 1} for each in samples(10)])
+    store = preprocess(tmp_path / "in", tmp_path / "store", 2, overwrite=True)  # only values differ
+    told = Stopping(-1)
+    export_store(store, tmp_path / "out", told)
+    assert told.told == ["the store is not as it was when this export was begun: it starts anew"]
+    assert tree(tmp_path / "out") == tree(tmp_path / "in")
+
+
+def test_a_store_that_moved_is_the_same_to_an_export_that_goes_on(tmp_path, stopped):
+    os.rename(stopped.path, tmp_path / "elsewhere")
+    told = Stopping(1)
+    with pytest.raises(KeyboardInterrupt, match=r"interrupted; 1\d of 20 files are kept"):
+        export_store(mmapload.open_store(tmp_path / "elsewhere"), tmp_path / "out", told)
+    assert "resuming: " in told.told[0]
+    mmapload.export(tmp_path / "elsewhere", tmp_path / "out")
+    assert tree(tmp_path / "out") == tree(tmp_path / "in")
+
+
+def test_stopped_before_the_first_file_nothing_is_left(tmp_path, store):
+    class AtOnce(SilentProgress):
+        def start(self, *_):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match="interrupted; nothing was written yet"):
+        export_store(store, tmp_path / "out", AtOnce())
+    assert sorted(os.listdir(tmp_path)) == ["store"]
+
+
+def test_a_full_disk_says_what_to_do_and_with_more_room_the_export_goes_on(tmp_path):
     if os.geteuid() != 0 or not shutil.which("mount"):
         pytest.skip("mounting a small file system takes root")
     small = tmp_path / "small"
@@ -255,13 +367,21 @@ def test_a_full_disk_leaves_nothing_and_says_what_to_do(tmp_path):
         store = preprocess(({"x": np.full(1000, i)} for i in range(100)), tmp_path / "store", 8)
         with pytest.raises(MmaploadError, match=r"takes 781 KiB, and its file system has .* free: make room"):
             mmapload.export(store, small / "out")
+        assert os.listdir(small) == []
         store = preprocess(({"x": i} for i in range(3000)), tmp_path / "many", 8)  # pages of 4 KiB each
         with pytest.raises(
             OSError,
-            match=r"No space left on device.*make room, and run the same command again, which starts anew",
+            match=r"No space left on device.*make room, and run the same command again to continue",
         ):
             mmapload.export(store, small / "out")
-        assert os.listdir(small) == []
+        there = inodes(small / ".out.partial" / "store")
+        assert len(there) > 20
+        subprocess.run(["mount", "-o", "remount,size=32m", str(small)], check=True)
+        mmapload.export(store, small / "out")
+        assert os.listdir(small) == ["out"]
+        now = inodes(small / "out")
+        assert len(now) == 3000
+        assert {name: now[name] for name in there} == there
     finally:
         subprocess.run(["umount", str(small)], check=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,8 @@ USAGE: Final = "mmapload export STORE OUT [--quiet]"
 DESCRIPTION: Final = """\
 Write every sample of a store into an .npz file of its own, as numpy.savez does: what went into the store
 comes out, bit by bit. Files have the names that the samples had in their source, or the samples' numbers
-where there are none. OUT is a new folder, which appears when it is whole; nothing is ever overwritten."""
+where there are none. OUT is a new folder, which appears when it is whole; nothing is ever overwritten. An
+interrupted run leaves .OUT.partial beside OUT, and the same command continues it."""
 EXAMPLES: Final = """\
 examples:
   mmapload export train.mml train-npz/
@@ -39,8 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     from mmapload.store import open_store
 
     started = time.monotonic()
-    with interruptible():
-        result = export(open_store(arguments.store), arguments.out, quiet=arguments.quiet)
+    again = shlex.join(["mmapload", *arguments.words])
+    with interruptible(f"to go on: {again}\n"):
+        try:
+            result = export(open_store(arguments.store), arguments.out, quiet=arguments.quiet)
+        except KeyboardInterrupt as interrupt:
+            raise KeyboardInterrupt(f"{interrupt or 'interrupted'}:\n  {again}") from None
     if not arguments.quiet:
         seconds = time.monotonic() - started
         speed = result.nbytes / max(seconds, 1e-9) / 1e6

@@ -39,9 +39,9 @@ def free_bytes(folder: str) -> int:
     return status.f_bavail * status.f_frsize
 
 
-def explain(error: OSError, path: str, nbytes: int, *, goes_on: bool = True) -> str:
-    """Say why a file of `nbytes` could not be written, and what to do; whether the next run then goes on."""
-    again = "run the same command again" + (" to continue" if goes_on else ", which starts anew")
+def explain(error: OSError, path: str, nbytes: int) -> str:
+    """Say why a file of `nbytes` could not be written, and what to do."""
+    again = "run the same command again to continue"
     reason = error.strerror or str(error)
     if error.errno not in NO_ROOM:
         return f"{reason}; see to it, and {again}"
@@ -125,12 +125,9 @@ def sync_folder(path: str) -> None:
 
 
 @contextlib.contextmanager
-def explained(path: str, nbytes: int, *, goes_on: bool = True) -> Iterator[None]:
-    """Turn an OSError into one whose text says how much was to be written, how much is free, what to do.
-
-    `goes_on` says whether the same command, run again, goes on where this one stopped.
-    """
+def explained(path: str, nbytes: int) -> Iterator[None]:
+    """Turn an OSError into one whose text says how much was to be written, how much is free, what to do."""
     try:
         yield
     except OSError as error:
-        raise OSError(error.errno, explain(error, path, nbytes, goes_on=goes_on), path) from error
+        raise OSError(error.errno, explain(error, path, nbytes), path) from error

@@ -1,7 +1,7 @@
 """The folder beside OUT in which a store is built: one process at a time, then renamed into place.
 
 `.<name>.partial` holds `lock`, `journal`, the list of the source's names, and `store`, which alone becomes
-OUT; nothing of the others is ever in a store.
+OUT; nothing of the others is ever in a store. In that of an export, `export` says what is exported.
 """
 
 from __future__ import annotations
@@ -69,12 +69,13 @@ class WorkFolder:
         self.store = os.path.join(self.path, "store")
         self.journal = os.path.join(self.path, "journal")
         self.names = os.path.join(self.path, "names")
+        self.export = os.path.join(self.path, "export")
         self.commit = os.path.join(self.path, "commit")
         self._lock_path = os.path.join(self.path, "lock")
         self._replaced = os.path.join(self.path, "replaced")
         self._lock = self._acquire()
         try:
-            for path in (self.journal, self.names):
+            for path in (self.journal, self.names, self.export):
                 _expect(path, stat.S_IFREG)
             for path in (self.store, self.commit, self._replaced):
                 _expect(path, stat.S_IFDIR)
