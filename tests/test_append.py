@@ -390,4 +390,6 @@ def test_an_append_that_is_killed_before_any_system_call_ends_as_if_undisturbed(
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 100
+    killed, _, calls = done.stdout.split()
+    assert int(killed) > (100 if os.environ.get("MMAPLOAD_KILLS") else 40)
+    assert int(calls) > 100

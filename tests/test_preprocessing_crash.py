@@ -1,4 +1,7 @@
-"""A run that is killed at any point leaves what the next run makes good."""
+"""A run that is killed at any point leaves what the next run makes good.
+
+Tried is a kill before each kind of system call; MMAPLOAD_KILLS, which `make fuzz` sets, tries all calls.
+"""
 
 from __future__ import annotations
 
@@ -29,4 +32,6 @@ def test_killed_before_any_system_call_it_ends_as_if_undisturbed(tmp_path: Path,
             check=False,
         )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 50
+    killed, _, calls = done.stdout.split()
+    assert int(killed) > (90 if os.environ.get("MMAPLOAD_KILLS") else 35)
+    assert int(calls) > 90
