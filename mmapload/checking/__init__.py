@@ -7,20 +7,20 @@ import time
 import warnings
 from contextlib import closing
 from itertools import count as numbers
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from mmapload.checking.allowed import Allowed, open_allowing, parse_allowed, problems_of
 from mmapload.checking.blocks import default_jobs, read_blocks
-from mmapload.checking.reading import Block, count_non_finite, fault_of
+from mmapload.checking.reading import Block, Usual, count_non_finite, fault_of
 from mmapload.checking.report import CheckReport, NonFinite, Outlier, SampleFault, Variety
 from mmapload.checking.tally import Tally
 from mmapload.errors import SourceError
-from mmapload.fieldnames import check_field_names
 from mmapload.progress import progress_to
 from mmapload.sources.samples import IterableSource
 from mmapload.sources.values import specs_of, take_array
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from mmapload.preprocessing import Fields, Source
     from mmapload.preprocessing.opening import OpenedSource
@@ -40,12 +40,17 @@ def check(
     list_file: StrPath | None = None,
     samples: Samples = "files",
     allow_pickle: bool = False,
+    ragged: str | Sequence[str] | None = None,
+    optional: str | Sequence[str] | None = None,
+    fill: Mapping[str, Any] | None = None,
+    cast: str | Sequence[str] | Mapping[str, str] | None = None,
     quiet: bool = True,
 ) -> CheckReport:
     """Read every sample of a source, write nothing, and report all that is wrong with it.
 
     Every array is read whole, its checksum compared where there is one, and its values searched for NaN and
-    infinity. What most samples have is taken for right: those with other fields, dtypes or shapes are listed.
+    infinity. What most samples have is taken for right: those with other fields, dtypes or shapes are listed,
+    but for what the options of the planned `preprocess` allow.
 
     Parameters
     ----------
@@ -61,14 +66,16 @@ def check(
         How samples lie in files, as `preprocess` takes it.
     allow_pickle : bool
         Whether arrays of Python objects are read, as `preprocess` does; only for files that you trust.
+    ragged, optional, fill, cast : optional
+        In what samples may differ: shapes, fields that are missing, dtypes; as `preprocess` takes them.
     quiet : bool
         Whether to tell nothing on standard error.
 
     Returns
     -------
     CheckReport
-        Its `sound` says whether `preprocess` could store all samples as they are; `describe()` has it all
-        but for the faults.
+        Its `sound` says whether `preprocess` with these options could store all samples; `describe()` has it
+        all but for the faults.
 
     Raises
     ------
@@ -84,20 +91,22 @@ def check(
     >>> report = check(samples)
     >>> report.sound, [(each.field, str(each.found), each.samples.tolist()) for each in report.outliers]
     (False, [('x', 'float32 (3, 2)', [9])])
+    >>> report = check(samples, ragged="auto")
+    >>> report.sound, str(report.schema["x"])
+    (True, 'float32 (2 to 3 x 2 to 3), ragged')
     """
-    from mmapload.preprocessing.opening import open_source, parse_fields
     from mmapload.preprocessing.plan import PICKLES_ARE_READ
 
-    chosen = parse_fields(fields)
-    optional = () if chosen is None else tuple(chosen.values())
+    allowed = parse_allowed(fields, ragged, optional, fill, cast)
     if allow_pickle:
         warnings.warn(PICKLES_ARE_READ, stacklevel=2)
-    opened = open_source(source, chosen, list_file, optional, samples, allow_pickle=allow_pickle)
-    return check_opened(opened, jobs=jobs, progress=progress_to(quiet=quiet))
+    opened = open_allowing(source, list_file, samples, allowed, allow_pickle=allow_pickle)
+    return check_opened(opened, allowed, jobs=jobs, progress=progress_to(quiet=quiet))
 
 
 def check_opened(
     opened: OpenedSource,
+    allowed: Allowed,
     *,
     jobs: int | None = None,
     progress: Progress,
@@ -108,15 +117,16 @@ def check_opened(
         raise ValueError(f"jobs must be an integer of at least 1, not {jobs!r}")
     started = time.monotonic()
     source = opened.source
-    usual = {} if isinstance(source, IterableSource) else _usual(source)
-    tally = Tally(usual)
+    schema = {} if isinstance(source, IterableSource) else _usual(source)
+    usual = Usual(schema, allowed.ragged)
+    tally = Tally(schema, allowed.ragged, allowed.lacking)
     samples = 0
     try:
         if isinstance(source, IterableSource):
             found, total = _stream_blocks(source), None
         else:
             found, total = read_blocks(source, usual, jobs or default_jobs(source, usual)), len(source)
-        progress.start(total, sum(spec.nbytes for spec in usual.values()))
+        progress.start(total, sum(spec.nbytes for spec in schema.values()))
         with closing(found) as blocks:
             for block in blocks:
                 samples += block.samples
@@ -130,17 +140,17 @@ def check_opened(
         progress.close()
     if not samples:
         raise SourceError("the source", None, "there is no sample in it")
-    schema, outliers = tally.outliers(samples)
+    found_schema, outliers = tally.outliers(samples)
     return CheckReport(
         kind=source.kind,
         samples=samples,
         nbytes=tally.nbytes,
         seconds=time.monotonic() - started,
-        schema=schema,
+        schema=found_schema,
         faults=tuple(sorted(tally.faults, key=lambda fault: fault.index)),
         outliers=outliers,
         non_finite=tally.non_finite(),
-        problems=tuple(check_field_names(schema)),
+        problems=tuple(problems_of(found_schema, allowed)),
         hidden=opened.listing.hidden if opened.listing else 0,
         foreign=opened.listing.foreign if opened.listing else 0,
         notes=opened.listing.notes if opened.listing else (),

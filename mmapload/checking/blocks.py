@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from mmapload.checking.processes import Divisible
-    from mmapload.checking.reading import Schema
+    from mmapload.checking.reading import Usual
     from mmapload.sources import IndexedSource
 
 __all__ = ["Readers", "default_jobs", "read_blocks"]
@@ -27,15 +27,15 @@ _SMALL: Final = 64 << 10
 """Samples of fewer bytes are read faster by one thread than by two, which would wait for each other."""
 
 
-def default_jobs(source: IndexedSource, usual: Schema) -> int:
+def default_jobs(source: IndexedSource, usual: Usual) -> int:
     """Return how many threads or processes are to read: one for each core, if that is any faster."""
-    small = sum(spec.nbytes for spec in usual.values()) < _SMALL
+    small = sum(spec.nbytes for spec in usual.schema.values()) < _SMALL
     if source.kind == "npz" and small and not processes_pay(source):
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def read_blocks(source: IndexedSource, usual: Schema, jobs: int) -> Generator[Block]:
+def read_blocks(source: IndexedSource, usual: Usual, jobs: int) -> Generator[Block]:
     """Read every sample of a source, in several threads or processes if it can be; yield what was found.
 
     Blocks come as they are done; with none for a while, an empty one comes. Where the caller stops, threads
@@ -45,12 +45,12 @@ def read_blocks(source: IndexedSource, usual: Schema, jobs: int) -> Generator[Bl
     ----------
     source : IndexedSource
         Where the samples are.
-    usual : mapping of str to ArraySpec
+    usual : Usual
         What a sample is first tried to be read as.
     jobs : int
         Threads or processes, if the source can be read by several.
     """
-    size = sum(spec.nbytes for spec in usual.values())
+    size = sum(spec.nbytes for spec in usual.schema.values())
     length = max(1, min(_MOST_IN_BLOCK, _BLOCK_BYTES // max(1, size)))
     ranges = (range(at, min(at + length, len(source))) for at in range(0, len(source), length))
     if not source.parallel:
@@ -96,7 +96,7 @@ class Readers(Protocol):
 class _Threads:
     """A reader for every thread, each with its own memory."""
 
-    def __init__(self, source: IndexedSource, usual: Schema) -> None:
+    def __init__(self, source: IndexedSource, usual: Usual) -> None:
         self._source = source
         self._usual = usual
         self._own = threading.local()

@@ -20,7 +20,7 @@ from mmapload.errors import MmaploadError
 from mmapload.sources import IndexedSource
 
 if TYPE_CHECKING:
-    from mmapload.checking.reading import Block, Schema
+    from mmapload.checking.reading import Block, Usual
 
 __all__ = ["Divisible", "Processes", "processes_pay"]
 
@@ -47,11 +47,11 @@ class Processes:
     ----------
     source : Divisible
         Where the samples are.
-    usual : mapping of str to ArraySpec
+    usual : Usual
         What a sample is first tried to be read as.
     """
 
-    def __init__(self, source: Divisible, usual: Schema) -> None:
+    def __init__(self, source: Divisible, usual: Usual) -> None:
         self._source = source
         self._usual = usual
         self._own = threading.local()
@@ -110,7 +110,7 @@ class _Process:
             )
             self._connection = Connection(ours.detach())
 
-    def begin(self, usual: Schema) -> bool:
+    def begin(self, usual: Usual) -> bool:
         """Tell what samples usually have; returns whether there is an answer."""
         with contextlib.suppress(OSError, EOFError):
             self._connection.send(usual)

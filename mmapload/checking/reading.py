@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mmapload.sources import ArraySpec, IndexedSource
 
-__all__ = ["Block", "Reader", "count_non_finite", "fault_of"]
+__all__ = ["Block", "Reader", "Usual", "count_non_finite", "fault_of", "may_differ"]
 
 _SURELY_THERE: Final = 64 << 20
 _OF_A_BOMB: Final = 100
@@ -31,6 +31,38 @@ _AT_ONCE: Final = 1 << 16
 """Elements that are looked at for NaN at a time: they stay in the processor's cache."""
 
 Schema: TypeAlias = "Mapping[str, ArraySpec]"
+
+
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """What samples usually have.
+
+    Attributes
+    ----------
+    schema : mapping of str to ArraySpec
+        Of most of them; empty if no sample has one.
+    ragged : tuple of str
+        Fields whose shapes may differ; or "auto".
+    """
+
+    schema: Schema
+    ragged: tuple[str, ...] = ()
+
+    def is_like(self, schema: Schema) -> bool:
+        """Whether a sample that has this is as most are, but for shapes that may differ."""
+        return schema.keys() == self.schema.keys() and all(
+            own == (usual := self.schema[field])
+            or (
+                may_differ(field, own, self.ragged)
+                and (own.dtype, len(own.shape)) == (usual.dtype, len(usual.shape))
+            )
+            for field, own in schema.items()
+        )
+
+
+def may_differ(field: str, spec: ArraySpec, ragged: tuple[str, ...]) -> bool:
+    """Whether samples of a field may have other shapes."""
+    return (field in ragged or ragged == ("auto",)) and bool(spec.shape) and not spec.is_text
 
 
 @dataclass(slots=True)
@@ -59,13 +91,13 @@ class Reader:
 
     Parameters
     ----------
-    usual : mapping of str to ArraySpec
+    usual : Usual
         What a sample is first tried to be read as.
     stopped : threading.Event, optional
         Set when the sample that is being read is to be the last.
     """
 
-    def __init__(self, usual: Schema, stopped: threading.Event | None = None) -> None:
+    def __init__(self, usual: Usual, stopped: threading.Event | None = None) -> None:
         self._usual = usual
         self._stopped = stopped
         self._memory: dict[str, npt.NDArray[np.uint8]] = {}
@@ -85,26 +117,32 @@ class Reader:
         return block
 
     def _read_one(self, source: IndexedSource, index: int, block: Block) -> None:
-        # Nearly all samples are as the first one is: no need to ask each what it is.
-        with contextlib.suppress(SourceError):
-            if self._places is None:
-                self._places = self._room(source, index, self._usual)
-            places = self._places
-            absent = source.read(index, places) or ()
-            if absent:
-                block.unlike.append((index, {k: v for k, v in self._usual.items() if k not in absent}))
-                places = {name: values for name, values in places.items() if name not in absent}
-            _count(index, places, block)
-            return
+        usual = self._usual.schema
+        if not self._usual.ragged:  # else few may be as the first one is
+            with contextlib.suppress(SourceError):
+                self._read_usual(source, index, block)
+                return
         schema = source.schema(index)
-        if schema != self._usual:
+        if not self._usual.is_like(schema):
             _refuse_bomb(source, index, schema)
         self._places = None
         places = self._room(source, index, schema)
         absent = source.read(index, places) or ()
-        if schema != self._usual:
+        if schema != usual:
             block.unlike.append((index, schema))
         _count(index, {name: values for name, values in places.items() if name not in absent}, block)
+
+    def _read_usual(self, source: IndexedSource, index: int, block: Block) -> None:
+        """Read a sample as what nearly all are, without asking what it is."""
+        usual = self._usual.schema
+        if self._places is None:
+            self._places = self._room(source, index, usual)
+        places = self._places
+        absent = source.read(index, places) or ()
+        if absent:
+            block.unlike.append((index, {k: v for k, v in usual.items() if k not in absent}))
+            places = {name: values for name, values in places.items() if name not in absent}
+        _count(index, places, block)
 
     def _room(self, source: IndexedSource, index: int, schema: Schema) -> dict[str, npt.NDArray[Any]]:
         return {

@@ -50,7 +50,7 @@ class SampleFault:
 
 @dataclass(frozen=True, slots=True)
 class Variety:
-    """Shapes of one dtype and number of axes, where there are too many to tell each.
+    """Shapes of one dtype and number of axes: those of a ragged field, or too many to tell each.
 
     Attributes
     ----------
@@ -58,13 +58,20 @@ class Variety:
         Of all of them.
     shortest, longest : tuple of int
         Of each axis, the least and the greatest length.
+    ragged : bool
+        Whether they may differ.
     """
 
     dtype: np.dtype[Any]
     shortest: tuple[int, ...]
     longest: tuple[int, ...]
+    ragged: bool = False
 
     def __str__(self) -> str:
+        if self.ragged:
+            pairs = zip(self.shortest, self.longest, strict=True)
+            ranges = [f"{least:,}" if least == most else f"{least:,} to {most:,}" for least, most in pairs]
+            return f"{self.dtype.name} ({' x '.join(ranges)}), ragged"
         return f"{self.dtype.name}, other shapes from {self.shortest} to {self.longest}"
 
 
@@ -133,7 +140,8 @@ class CheckReport:
     non_finite : tuple of NonFinite
         Fields with NaN or infinite values; they are told, and no fault.
     problems : tuple of str
-        What no store can be made of for another reason: names that no field can have.
+        What no store can be made of for another reason: names that no field can have, and options that do
+        not fit the samples.
     hidden, foreign : int
         Files that were passed over: names that begin with a dot, and other suffixes.
     notes : tuple of str
@@ -158,7 +166,7 @@ class CheckReport:
 
     @property
     def sound(self) -> bool:
-        """Whether `preprocess` can store every sample as it is: no fault, no outlier, no problem."""
+        """Whether `preprocess` can store every sample: no fault, no outlier, no problem."""
         return not (self.faults or self.outliers or self.problems)
 
     def describe(self) -> str:

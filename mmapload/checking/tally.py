@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 
+from mmapload.checking.reading import may_differ
 from mmapload.checking.report import NonFinite, Outlier, SampleFault, Variety
 from mmapload.sources import ArraySpec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     import numpy.typing as npt
 
@@ -33,14 +34,24 @@ class Tally:
     ----------
     usual : mapping of str to ArraySpec
         The schema of the first sound sample.
+    ragged : tuple of str
+        Fields whose shapes may differ; or "auto".
+    lacking : collection of str
+        Fields that a sample may lack.
     """
 
-    def __init__(self, usual: Mapping[str, ArraySpec]) -> None:
+    def __init__(
+        self, usual: Mapping[str, ArraySpec], ragged: tuple[str, ...] = (), lacking: Collection[str] = ()
+    ) -> None:
+        self._ragged = ragged
+        self._lacking = lacking
         self._longest: dict[tuple[str, ArraySpec], ArraySpec] = {}
+        self._ranges: dict[tuple[str, ArraySpec], Variety] = {}
         self._usual = {field: self._alike(field, spec) for field, spec in usual.items()}
         self.sound = 0
         self.nbytes = 0
         self.faults: list[SampleFault] = []
+        self._absent: dict[str, array[int]] = {}
         self._specs: dict[str, dict[ArraySpec | None, array[int]]] = {}
         self._rest: dict[str, dict[tuple[np.dtype[Any], int], _Rest]] = {}
         self._values: dict[str, _Values] = {}
@@ -54,11 +65,23 @@ class Tally:
         """Keep what is otherwise in a sample that was counted."""
         for field in self._usual.keys() | schema.keys():
             spec = self._alike(field, schema[field]) if field in schema else None
-            if spec != self._usual.get(field):
+            if spec is None and field in self._lacking:
+                self._absent.setdefault(field, array("q")).append(index)
+            elif spec != self._usual.get(field):
                 self._add_spec(field, spec, index)
 
     def _alike(self, field: str, spec: ArraySpec) -> ArraySpec:
-        """Return what stands for all texts of this kind and shape, and note the longest; or what it is."""
+        """Return what stands for all texts of this kind and shape, or for all shapes; or what it is.
+
+        The longest are noted.
+        """
+        if may_differ(field, spec, self._ragged):
+            any_shape = ArraySpec(spec.dtype, (0,) * len(spec.shape))
+            known = self._ranges.get((field, any_shape))
+            least = tuple(map(min, known.shortest, spec.shape)) if known else spec.shape
+            most = tuple(map(max, known.longest, spec.shape)) if known else spec.shape
+            self._ranges[field, any_shape] = Variety(spec.dtype, least, most, ragged=True)
+            return any_shape
         if not spec.is_text:
             return spec
         any_length = ArraySpec(np.dtype(spec.dtype.kind), spec.shape)
@@ -67,7 +90,10 @@ class Tally:
         return any_length
 
     def _told(self, field: str, kind: _Kind) -> _Kind:
-        """Return a kind with the length of the longest text, if it is of text."""
+        """Return a kind with the length of the longest text, if it is of text, or the range of its shapes."""
+        if isinstance(kind, ArraySpec) and (found := self._ranges.get((field, kind))) is not None:
+            same = found.shortest == found.longest and field not in self._ragged
+            return ArraySpec(found.dtype, found.longest) if same else found
         return self._longest.get((field, kind), kind) if isinstance(kind, ArraySpec) else kind
 
     def _add_spec(self, field: str, spec: ArraySpec | None, index: int) -> None:
@@ -104,7 +130,10 @@ class Tally:
             others = whole.copy()
             for indices in groups.values():
                 others[indices] = False
+            others[_rising(self._absent.get(field, ()))] = False
             groups[self._usual.get(field)] = np.flatnonzero(others)
+            if field in self._lacking:
+                groups.pop(None, None)
             most = max(groups, key=lambda kind: len(groups[kind]))
             usual = self._told(field, most)
             if usual is not None:

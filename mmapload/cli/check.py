@@ -22,11 +22,13 @@ USAGE: Final = "mmapload check SOURCE... [options]"
 DESCRIPTION: Final = """\
 Read every sample of a source whole, and write nothing. Prints each file that cannot be read and why, as soon
 as it is found; then the samples whose fields, dtypes or shapes are not those of most, and where NaN and
-infinite values are. Exit status 1 if there is a fault, or a sample that is unlike most."""
+infinite values are. With the options of the planned preprocess, what these allow is none of it. Exit status 1
+if there is a fault, or a sample that is unlike most."""
 EXAMPLES: Final = """\
 examples:
   mmapload check train/
   mmapload check train/ --fields image,flow
+  mmapload check words/ --ragged auto --optional label
   mmapload check train/ --json > report.json
   mmapload check --list files.txt && mmapload preprocess --list files.txt train.mml --batch-size 32"""
 
@@ -36,6 +38,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="*", metavar="SOURCE", help="folders, files, or globs in quotes")
     parser.add_argument("--list", metavar="FILE", help="a text file that names more files, one a line")
     parser.add_argument("--fields", metavar="A,B", help="arrays to look at; by default all")
+    parser.add_argument(
+        "--ragged", metavar="A,B", help="fields whose samples may differ in shape, or auto: all that do"
+    )
+    parser.add_argument("--optional", metavar="A,B", help="fields that samples may lack")
+    parser.add_argument(
+        "--fill",
+        action="append",
+        metavar="A=VALUE",
+        help="fields that samples may lack, with what preprocess is to store; may be given again",
+    )
+    parser.add_argument("--cast", metavar="A=TYPE,B=TYPE", help="types that fields are to be cast to")
     parser.add_argument(
         "--samples",
         choices=("files", "rows", "keys"),
@@ -63,21 +76,26 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("expected SOURCE, found none")
 
     from mmapload.checking import check_opened
-    from mmapload.preprocessing.opening import open_source, parse_fields
+    from mmapload.checking.allowed import open_allowing, parse_allowed
+    from mmapload.cli.fill import parse_fill
     from mmapload.preprocessing.plan import PICKLES_ARE_READ
     from mmapload.progress import progress_to
 
     with interruptible():
         try:
-            chosen = parse_fields(arguments.fields)
-            optional = () if chosen is None else tuple(chosen.values())
+            allowed = parse_allowed(
+                arguments.fields,
+                arguments.ragged,
+                arguments.optional,
+                parse_fill(arguments.fill or ()),
+                arguments.cast,
+            )
             with telling("looking at the source", quiet=arguments.quiet):
-                opened = open_source(
+                opened = open_allowing(
                     arguments.paths or None,
-                    chosen,
                     arguments.list,
-                    optional,
                     arguments.samples,
+                    allowed,
                     allow_pickle=arguments.allow_pickle,
                 )
         except MmaploadError:
@@ -93,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(printable(f"fault: {fault}"), flush=True)
 
         report = check_opened(
-            opened, jobs=arguments.jobs, progress=progress, told=None if arguments.json else told
+            opened, allowed, jobs=arguments.jobs, progress=progress, told=None if arguments.json else told
         )
     if arguments.json:
         print(json.dumps(_told(report), indent=2))

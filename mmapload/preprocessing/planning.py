@@ -24,7 +24,7 @@ from mmapload.preprocessing.ragged import check_ragged
 from mmapload.preprocessing.staleness import what_changed
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
-from mmapload.sources.casting import parse_casts
+from mmapload.sources.casting import check_casts, parse_casts
 from mmapload.sources.castsource import cast_source
 from mmapload.sources.likeness import likeness
 from mmapload.sources.takelists import parse_take
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mmapload.sources.listing import Listing
     from mmapload.store import StrPath
 
-__all__ = ["check_target", "make_plan"]
+__all__ = ["check_target", "make_plan", "schema_problems"]
 
 Choice = TypeVar("Choice", bound=str)
 
@@ -118,7 +118,7 @@ def make_plan(
     found = survey(opened, options, wanted_fill)
     schema, masks = with_masks(found.schema, options.optional)
     _check_schema(schema, {new: old for old, new in options.fields or ()})
-    _check_casts(options.cast, schema)
+    check_casts(options.cast, schema)
     plan = PreprocessPlan(
         source=opened.source,
         out=target,
@@ -253,7 +253,8 @@ def _lies_in(out: str, folders: Iterable[str]) -> bool:
     return any(real.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
 
 
-def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -> None:
+def schema_problems(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -> list[str]:
+    """Say of which fields no store can be made, and why; `sources` has the names of renamed arrays."""
     problems = check_field_names(schema, sources)
     problems += [
         f"field {name!r} has dtype {spec.dtype}, which a store cannot hold; it holds {', '.join(CORE_DTYPES)}"
@@ -265,17 +266,14 @@ def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -
         for name, spec in schema.items()
         if len(spec.shape) > _MOST_AXES - spec.is_text
     ]
-    if problems:
+    return problems
+
+
+def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -> None:
+    if problems := schema_problems(schema, sources):
         others = [name for name in schema if not check_field_names([name])]
         hint = f" (--fields also selects: name the others too, {','.join(others)})" if others else ""
         raise ValueError("; ".join(problems) + hint)
-
-
-def _check_casts(casts: Iterable[tuple[str, str]], schema: Mapping[str, ArraySpec]) -> None:
-    for name, dtype in casts:
-        if name not in schema:
-            has = ", ".join(map(repr, schema))
-            raise ValueError(f"cast: there is no field {name!r} to cast to {dtype}: the fields are {has}")
 
 
 def _check_chunks(plan: PreprocessPlan) -> None:

@@ -22,7 +22,16 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.fill import StandIn
     from mmapload.sources import ArraySpec, IndexedSource
 
-__all__ = ["AUTO", "RaggedPlan", "check_ragged", "planned", "ragged_advice", "survey_shapes"]
+__all__ = [
+    "AUTO",
+    "RaggedPlan",
+    "check_ragged",
+    "expect_empty",
+    "planned",
+    "ragged_advice",
+    "ragged_candidates",
+    "survey_shapes",
+]
 
 AUTO: Final = "auto"
 """In place of names: every field of which two samples differ in shape."""
@@ -115,6 +124,29 @@ def ragged_advice(field: str) -> str:
     return f"where samples may differ in shape: --ragged {field}, or --ragged auto (ragged='auto')"
 
 
+def ragged_candidates(schema: Mapping[str, ArraySpec], wanted: tuple[str, ...]) -> dict[str, ArraySpec]:
+    """Return the fields whose shapes may differ; of those by name all have to be such.
+
+    Raises
+    ------
+    ValueError
+        If a field is not there, has no axes, or is text.
+    """
+    auto = wanted == (AUTO,)
+    candidates = {
+        name: spec
+        for name, spec in schema.items()
+        if (auto or name in wanted) and spec.shape and not spec.is_text
+    }
+    lacking = [] if auto else [name for name in wanted if name not in candidates]
+    if lacking:
+        kind = "has no axes: its samples are single numbers" if lacking[0] in schema else "is not there"
+        if lacking[0] in schema and schema[lacking[0]].is_text:
+            kind = "is text, of which the longest is kept whole, and cannot differ in shape"
+        raise ValueError(f"ragged: the field {lacking[0]!r} {kind}; there are {', '.join(schema)}")
+    return candidates
+
+
 def survey_shapes(
     source: IndexedSource,
     first: int,
@@ -144,18 +176,7 @@ def survey_shapes(
     ValueError
         If a field is not there, has no axes, or a number is to fill it.
     """
-    auto = wanted == (AUTO,)
-    candidates = {
-        name: spec
-        for name, spec in schema.items()
-        if (auto or name in wanted) and spec.shape and not spec.is_text
-    }
-    lacking = [] if auto else [name for name in wanted if name not in candidates]
-    if lacking:
-        kind = "has no axes: its samples are single numbers" if lacking[0] in schema else "is not there"
-        if lacking[0] in schema and schema[lacking[0]].is_text:
-            kind = "is text, of which the longest is kept whole, and cannot differ in shape"
-        raise ValueError(f"ragged: the field {lacking[0]!r} {kind}; there are {', '.join(schema)}")
+    auto, candidates = wanted == (AUTO,), ragged_candidates(schema, wanted)
     found = {name: _Shapes(spec, len(source), fill.get(name)) for name, spec in candidates.items()}
     for index, looked_at in schemas(source, range(len(source))):
         sample = {} if isinstance(looked_at, SourceError) else looked_at
@@ -170,7 +191,7 @@ def survey_shapes(
     for name in ragged:
         stand_in = fill.get(name)
         if stand_in is not None and not stand_in.array.ndim and stand_in.spec.shape == schema[name].shape:
-            _expect_empty(name, stand_in)
+            expect_empty(name, stand_in)
     return {name: shapes.plan() for name, shapes in ragged.items()}
 
 
@@ -200,7 +221,14 @@ class _Shapes:
         return RaggedPlan(self.spec, self._array, int(_sizes(self._array).sum()))
 
 
-def _expect_empty(name: str, stand_in: StandIn) -> None:
+def expect_empty(name: str, stand_in: StandIn) -> None:
+    """Refuse what is to stand in for samples of a ragged field that lack it, unless it stands for none.
+
+    Raises
+    ------
+    ValueError
+        If it is a number other than 0.
+    """
     if stand_in.array != 0:
         raise ValueError(
             f"fill: {name!r} is ragged, so nothing says how many times to store {stand_in}: give an array "

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.ragged import RaggedPlan
     from mmapload.sources import ArraySpec, IndexedSource
 
-__all__ = ["Survey", "survey"]
+__all__ = ["NO_RAGGED_STREAM", "Survey", "survey", "with_fill"]
+
+NO_RAGGED_STREAM = (
+    "ragged needs to know all shapes before the first sample is written, and an iterable comes once: make it "
+    "a sequence (which is gone through twice), such as a list, or write files first"
+)
 
 _LOOKED_AT = 1024
 """Of a Python sequence at most so many samples are taken to find a field; of files all headers are read."""
@@ -99,13 +104,10 @@ def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | 
                 "shuffle needs a length, which an iterable lacks: make it a sequence, or shuffle before"
             )
         if options.ragged:
-            raise ValueError(
-                "ragged needs to know all shapes before the first sample is written, and an iterable comes "
-                "once: make it a sequence (which is gone through twice), such as a list, or write files first"
-            )
+            raise ValueError(NO_RAGGED_STREAM)
         first = source.schema(skip=skip)
         # A generator may yield one dict again and again, so that only one sample can be kept for later.
-        schema = _with_fill("the first sample", first, {}, fill, "the first sample of an iterable lacks", ())
+        schema = with_fill("the first sample", first, {}, fill, "the first sample of an iterable lacks", ())
         samples, names_bytes = None, 0
     else:
         samples, names_bytes = len(source), _names_bytes(source)
@@ -116,7 +118,7 @@ def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | 
         last = samples if opened.listing is not None else min(samples, index + _LOOKED_AT)
         later = _later_specs(source, numbers - first.keys(), range(0 if skip else index + 1, last), skip=skip)
         lacking = "no sample has" if last == samples else f"none of the first {last:,} samples has"
-        schema = _with_fill(source.describe(index), first, later, fill, lacking, options.ragged)
+        schema = with_fill(source.describe(index), first, later, fill, lacking, options.ragged)
     if options.fields is not None:
         schema = {name: schema[name] for _, name in options.fields}
     stand_ins = {
@@ -184,7 +186,7 @@ def _later_specs(
     return found
 
 
-def _with_fill(
+def with_fill(
     sample: str,
     first: Mapping[str, ArraySpec],
     later: Mapping[str, ArraySpec],

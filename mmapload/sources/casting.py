@@ -12,11 +12,11 @@ from mmapload.layout import CORE_DTYPES
 from mmapload.notes import BFLOAT16, note_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy.typing as npt
 
-__all__ = ["CastCounts", "cast_values", "castable", "parse_casts"]
+__all__ = ["CastCounts", "cast_values", "castable", "check_casts", "parse_casts"]
 
 _TYPES: Final = {**CORE_DTYPES, "bfloat16": BFLOAT16}
 
@@ -88,6 +88,21 @@ def parse_casts(cast: str | Sequence[str] | Mapping[str, str] | None) -> tuple[t
     if len({field for field, _ in found}) < len(found):
         raise ValueError(f"cast: a field is there twice in {cast!r}")
     return tuple(found)
+
+
+def check_casts(casts: Iterable[tuple[str, str]], fields: Iterable[str]) -> None:
+    """Refuse to cast what is not there.
+
+    Raises
+    ------
+    ValueError
+        Naming the fields that there are.
+    """
+    there = list(fields)
+    for name, dtype in casts:
+        if name not in there:
+            has = ", ".join(map(repr, there))
+            raise ValueError(f"cast: there is no field {name!r} to cast to {dtype}: the fields are {has}")
 
 
 def _name_of(dtype: Any) -> str:
