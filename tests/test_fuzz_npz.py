@@ -26,7 +26,7 @@ from mmapload.sources.rows import RowsSource
 from tests.fuzzing import PER_SEED, inputs, reproducible, seeds, watched
 from tests.npz_files import full_zip64_bytes, npy_bytes, npz_bytes, zip_bytes
 
-INPUTS = inputs(25_000)
+INPUTS = inputs(10_000)
 WITH_MEMORY = max(1, INPUTS // 20)  # of these also the memory is measured, which takes several times as long
 
 # Whatever warns would print what a stranger wrote, or fail where warnings are errors.

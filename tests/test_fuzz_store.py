@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-INPUTS = inputs(2_500)
+INPUTS = inputs(1_500)
 STORES = max(1, INPUTS // 2)
 DOCUMENTS = max(1, INPUTS - STORES)
 MOST_CHUNKS, MOST_FILES = 4, 40  # of those that a damaged store claims, so many are read and verified

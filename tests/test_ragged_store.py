@@ -198,12 +198,11 @@ def test_every_byte_of_a_chunk_file_is_verified_those_in_holes_too(tmp_path):
         if path.name == "zarr.json":
             continue
         step = max(1, len(content) // 97)
-        for position in [*range(0, len(content), step), len(content) - 1]:
-            changed = bytearray(content)
-            changed[position] ^= 1 << position % 8
-            path.write_bytes(changed)
-            assert [fault for fault in store.verify() if fault], (path, position)
-        path.write_bytes(content)
+        with open(path, "r+b", buffering=0) as opened:
+            for position in [*range(0, len(content), step), len(content) - 1]:
+                os.pwrite(opened.fileno(), bytes([content[position] ^ 1 << position % 8]), position)
+                assert any(store.verify()), (path, position)  # the first fault is enough
+                os.pwrite(opened.fileno(), content[position : position + 1], position)
     assert not [fault for fault in store.verify() if fault]
 
 
