@@ -16,6 +16,7 @@ import pytest
 
 from mmapload.checking import blocks, check, processes
 from mmapload.checking.processes import Processes
+from mmapload.checking.reading import Usual
 from mmapload.errors import MmaploadError
 from mmapload.sources.listing import list_files
 from mmapload.sources.npyfiles import NpySource
@@ -84,7 +85,7 @@ def test_where_no_interpreter_can_be_started_threads_read(
 
 def test_a_process_that_is_killed_is_an_error_and_no_sample_counts_as_read(tmp_path: Path) -> None:
     source = NpzSource(list_files([write_npz(tmp_path / "in", samples(4))]))
-    readers = Processes(source, source.schema(0))
+    readers = Processes(source, Usual(source.schema(0)))
     try:
         assert readers.read(range(2)).samples == 2
         (process,) = readers._started
