@@ -119,6 +119,12 @@ class RaggedArray:
                 yield self.values[start:stop].reshape(shape)
 
     @property
+    def address(self) -> int:
+        """Where in memory the number 0 of the values would lie."""
+        first: int = self.values.__array_interface__["data"][0]
+        return first - self.first * self.values.itemsize
+
+    @property
     def own_values(self) -> npt.NDArray[Any]:
         """The values of these samples alone."""
         offsets = self.extents.offsets

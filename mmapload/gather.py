@@ -142,7 +142,7 @@ class BatchReader:
 
     def _gather(self, samples: npt.NDArray[np.int64], arrays: ChunkArrays) -> list[int]:
         """Copy the samples together; returns the chunks among theirs that were not in memory."""
-        if self.residency.reader.spans and self._gather_at_once(samples, arrays):
+        if self.residency.reader.places_chunks and self._gather_at_once(samples, arrays):
             return []
         # One sort of plain numbers, by sample and then by place, is several times as fast as an argsort.
         places = np.arange(len(samples))
@@ -173,11 +173,15 @@ class BatchReader:
         return {field.name: arrays[field.name].in_order(order) for field in self._ragged}
 
     def _gather_at_once(self, samples: npt.NDArray[np.int64], arrays: ChunkArrays) -> bool:
-        """Copy small samples with one call for each field, if their chunks lie side by side in memory."""
+        """Copy small samples with one call for each field, if all their chunks are in memory."""
         chunks = samples // self._chunk_length
-        held = self.residency.held_side_by_side(np.unique(chunks).tolist())
+        numbers = np.unique(chunks)
+        held = self.residency.held_placed(numbers.tolist())
         if held is None:
             return False
+        for field in self._ragged:
+            addresses = np.array([each.addresses[field.name] for each in held])
+            arrays[field.name].copy_all(addresses[numbers.searchsorted(chunks)])
         for name, span in self.residency.reader.spans.items():
             _take(span.array, span.rows(samples, chunks, self._chunk_length), arrays[name])
         self.at_once += 1

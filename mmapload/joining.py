@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 
 from mmapload.extents import Extents, RaggedArray
+from mmapload.scattered import copy_pieces
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from mmapload.layout import FieldLayout
 
 __all__ = ["Copies", "Joined", "joined"]
-
-LARGE_BYTES: Final = 2**16
-"""From this size on values are copied by a call that releases the GIL; below, the shortest call is best."""
 
 SMALL_BYTES: Final = 2**16
 """Below this, the allocator's own recycling is as good as a pool."""
@@ -50,14 +48,19 @@ class Joined:
 
     def __init__(self, values: npt.NDArray[Any], extents: Extents, starts: npt.NDArray[np.int64]) -> None:
         self.array = RaggedArray(values, extents)
-        self._starts = starts
+        bounds = extents.offsets * values.itemsize
+        self._begins, self._lows, self._lengths = starts * values.itemsize, bounds[:-1], np.diff(bounds)
 
     def in_order(self, order: npt.NDArray[np.int64] | slice) -> Copies:
         """Return what is to be copied when samples come in this order, which is that of chunks and rows."""
-        size, offsets = self.array.values.itemsize, self.array.extents.offsets
-        lows, highs, begins = offsets[:-1][order], offsets[1:][order], self._starts[order]
+        lows, lengths = self._lows, self._lengths
         into = self.array.values.view(np.uint8)
-        return Copies(into, begins * size, (begins + highs - lows) * size, lows * size, highs * size)
+        return Copies(into, self._begins[order], lows[order], lengths[order])
+
+    def copy_all(self, addresses: npt.NDArray[np.int64]) -> None:
+        """Copy all samples; the values of each one's chunk begin at an address."""
+        target: int = self.array.values.__array_interface__["data"][0]
+        copy_pieces(target + self._lows, addresses + self._begins, self._lengths)
 
 
 class Copies:
@@ -67,48 +70,37 @@ class Copies:
     ----------
     into : ndarray of uint8
         The batch.
-    begins, ends, lows, highs : ndarray of int64
-        Where each sample begins and ends in the values of its chunk, and in the batch.
+    begins, lows, lengths : ndarray of int64
+        Where each sample begins in the values of its chunk, and in the batch, and how long it is.
     """
 
     def __init__(
         self,
         into: Bytes,
         begins: npt.NDArray[np.int64],
-        ends: npt.NDArray[np.int64],
         lows: npt.NDArray[np.int64],
-        highs: npt.NDArray[np.int64],
+        lengths: npt.NDArray[np.int64],
     ) -> None:
         self._into = into
-        follows = (lows[1:] == highs[:-1]) & (begins[1:] == ends[:-1])
+        self._begins, self._lows, self._lengths = begins, lows, lengths
+        follows = (lows[1:] == lows[:-1] + lengths[:-1]) & (begins[1:] == begins[:-1] + lengths[:-1])
         self._follows = follows if follows.any() else None
-        self._has_large = bool(len(begins)) and int((ends - begins).max()) >= LARGE_BYTES
-        # Lists, once for a batch: numbers are taken out of them one by one.
-        self._spans = begins.tolist(), ends.tolist(), lows.tolist(), highs.tolist()
 
     def copy(self, source: RaggedArray, part: slice) -> None:
         """Copy a part of the samples, all of which are of one chunk."""
-        begins, ends, lows, highs = (each[part] for each in self._spans)
+        begins, lows, lengths = self._begins[part], self._lows[part], self._lengths[part]
         if self._follows is not None and self._follows[part.start : part.stop - 1].all():
-            begins, ends, lows, highs = begins[:1], ends[-1:], lows[:1], highs[-1:]  # one piece
-        given = source.values.view(np.uint8)
-        if before := source.first * source.values.itemsize:
-            begins, ends = [each - before for each in begins], [each - before for each in ends]
-        if self._has_large or len(begins) == 1:
-            for begin, end, low, high in zip(begins, ends, lows, highs, strict=True):
-                np.copyto(self._into[low:high], given[begin:end])
-            return
-        small_into, small_given = memoryview(self._into), memoryview(given)
-        for begin, end, low, high in zip(begins, ends, lows, highs, strict=True):
-            small_into[low:high] = small_given[begin:end]
+            begins, lows, lengths = begins[:1], lows[:1], lengths.sum(keepdims=True)  # one piece
+        target: int = self._into.__array_interface__["data"][0]
+        copy_pieces(target + lows, source.address + begins, lengths)
 
     def read(self, part: slice, reader: _RowReader, chunk: int) -> int:
         """Read a part of the samples, all of one chunk, one by one; returns their bytes."""
-        begins, _, lows, highs = (each[part] for each in self._spans)
-        for begin, low, high in zip(begins, lows, highs, strict=True):
-            if high > low:
-                reader.read(chunk, begin, self._into[low:high])
-        return int(sum(highs) - sum(lows))
+        spans = (each[part].tolist() for each in (self._begins, self._lows, self._lengths))
+        for begin, low, length in zip(*spans, strict=True):
+            if length:
+                reader.read(chunk, begin, self._into[low : low + length])
+        return int(self._lengths[part].sum())
 
 
 def joined(

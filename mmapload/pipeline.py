@@ -151,7 +151,6 @@ def prepared_in_threads(
     grouped: int,
     ahead: int,
     timeout: float = 0,
-    most_threads: int = THREADS,
 ) -> Iterator[Prepared]:
     """Yield batches in order while threads prepare those that follow.
 
@@ -170,8 +169,6 @@ def prepared_in_threads(
         Groups in preparation beyond the one that is handed over.
     timeout : float
         Seconds that a group may take once it is waited for; 0: any.
-    most_threads : int
-        One, where the work holds the interpreter for most of its time.
 
     Raises
     ------
@@ -183,7 +180,7 @@ def prepared_in_threads(
         threading.Thread(
             target=_prepare_groups, args=(waiting, work), name=f"mmapload-batch_{i}", daemon=True
         )
-        for i in range(min(most_threads, thread_count(grouped, ahead)))
+        for i in range(thread_count(grouped, ahead))
     ]
     coming: deque[Group] = deque()
     stalled = False

@@ -136,8 +136,8 @@ class Residency:
                     self._resident.move_to_end(chunk)
         return found
 
-    def held_side_by_side(self, chunks: Sequence[int]) -> list[PlacedArrays] | None:
-        """Return the arrays of these chunks if all are in memory, each at its place in the reader's spans.
+    def held_placed(self, chunks: Sequence[int]) -> list[PlacedArrays] | None:
+        """Return the arrays of these chunks if all are in memory, as `PlacedArrays`.
 
         Nothing of it leaves its place while the list is kept.
         """

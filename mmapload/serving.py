@@ -17,7 +17,7 @@ from mmapload.dataset import ChunkDataset
 from mmapload.devices import DeviceCopy
 from mmapload.errors import MmaploadError, WorkerError
 from mmapload.finishing import Finishing, TransformedCollate
-from mmapload.pipeline import THREADS, prepared_in_threads
+from mmapload.pipeline import prepared_in_threads
 from mmapload.stats import CountedSampler, Deliveries, disk_bytes
 from mmapload.streams import Stream
 from mmapload.workers.collating import SlotCollate
@@ -197,8 +197,6 @@ class ServingLoader(DataLoader[Any]):
             grouped=self._grouped,
             ahead=self._prefetch,
             timeout=self.timeout,
-            # Samples that differ in shape are copied one by one, which two threads do no faster.
-            most_threads=1 if isinstance(dataset, ChunkDataset) and dataset.is_ragged else THREADS,
         )
         self._deliveries.begin()
         try:

@@ -23,7 +23,7 @@ LAYERS = [
     ["codecs", "budget", "progress", "notes", "fieldnames"],
     ["layout", "strictjson", "chains", "padding"],
     ["extents"],
-    ["metadata", "chunkfile", "order", "seals", "sources", "mappings"],
+    ["metadata", "chunkfile", "order", "seals", "sources", "mappings", "scattered"],
     ["ragged", "sources.hdf5", "sources.images", "sources.zarr", "sources.torchfiles"],
     ["sources.matlab", "sources.members"],
     ["sources.tars"],

@@ -111,7 +111,7 @@ def test_a_group_is_put_together_once_whatever_the_number_of_its_batches(
 
     counted(reading, "batch")
     counted(reading.residency, "held")
-    counted(reading.residency, "held_side_by_side")
+    counted(reading.residency, "held_placed")
     counted(reading.residency, "get")
     counted(torch, "from_numpy")
     list(loader)  # loads chunks
@@ -120,7 +120,7 @@ def test_a_group_is_put_together_once_whatever_the_number_of_its_batches(
     groups = math.ceil(251 / loader._grouped)
     fields = len(loader.dataset.fields)
     assert first["batch"] == groups
-    chunks = "held_side_by_side" if reading.at_once else "held"
+    chunks = "held_placed" if reading.at_once else "held"
     assert calls - first == {"batch": groups, chunks: groups, "from_numpy": 251 * fields}
 
 

@@ -190,3 +190,22 @@ def test_batches_are_of_one_bucket_of_lengths_by_the_recipe_of_the_page(tmp_path
     assert sorted(number for each in found for number in each) == list(range(200))
     again = lines["bucketed"](dataset, 4, edges)
     assert [batch["number"].tolist() for batch in again] == found
+
+
+@pytest.mark.parametrize(
+    ("codec", "fields", "at_once"),
+    [("raw", None, True), ("zstd", ["words", "boxes"], True), ("zstd", ["words", "number"], False)],
+)
+def test_of_small_samples_whose_chunks_are_in_memory_each_field_is_copied_at_once(
+    tmp_path, codec, fields, at_once
+):
+    dataset = mmapload.ChunkDataset(write(tmp_path / "store", codec=codec).path, fields=fields)
+    residency = dataset.reading.residency
+    for chunk in range(residency.capacity):
+        residency.get(chunk)
+    numbers = [22, 0, 9, 9, 3, 14]
+    found = dataset.__getitems__(numbers)
+    for number, each in zip(numbers, found, strict=True):
+        wanted = samples()[number]
+        assert all((value.numpy() == wanted[name]).all() for name, value in each.items())
+    assert dataset.reading.at_once == int(at_once)

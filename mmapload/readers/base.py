@@ -11,7 +11,7 @@ from mmapload.opening import identity_of
 from mmapload.readers.ragged import RaggedReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -29,9 +29,21 @@ ragged field a `RaggedArray`."""
 
 
 class PlacedArrays(dict[str, Any]):
-    """The samples of one chunk, whose fields all lie at the chunk's place in the reader's spans."""
+    """The samples of one chunk, of which can be copied with one call for each field.
 
-    __slots__ = ()
+    Fields of one shape lie at the chunk's place in the reader's spans.
+
+    Attributes
+    ----------
+    addresses : dict of str to int
+        Of ragged fields: where in memory the values of the chunk begin.
+    """
+
+    __slots__ = ("addresses",)
+
+    def __init__(self, arrays: ChunkArrays, ragged: Iterable[str]) -> None:
+        super().__init__(arrays)
+        self.addresses: dict[str, int] = {name: arrays[name].address for name in ragged}
 
 
 class ChunkReader(Protocol):
@@ -44,10 +56,13 @@ class ChunkReader(Protocol):
         that and for `read_rows`.
     row_bytes_loaded : int
         Those of them that `read_rows` read.
+    places_chunks : bool
+        Whether whole chunks are loaded as `PlacedArrays`, as a rule.
     spans : dict of str to Span
-        Of each field, an array in which all chunks have a place; empty if they have none.
+        Of each field of one shape, an array in which all chunks have a place; empty if they have none.
     """
 
+    places_chunks: bool
     spans: Mapping[str, Span]
     chunks_loaded: int
     bytes_loaded: int
@@ -120,6 +135,7 @@ class Reader:
             for i, field in enumerate(fields)
             if field.is_ragged
         }
+        self.places_chunks = bool(self.ragged) and not any(field.sample_nbytes for field in fields)
         self.chunks_loaded = 0
         self.bytes_loaded = 0
         self.row_bytes_loaded = 0

@@ -12,7 +12,7 @@ import numpy as np
 from mmapload.buffers import BufferPool
 from mmapload.chunkfile import open_chunk_file, read_chunk_file
 from mmapload.mappings import drop_pages
-from mmapload.readers.base import Reader
+from mmapload.readers.base import PlacedArrays, Reader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -61,6 +61,7 @@ class BufferedReader(Reader):
         self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
     ) -> ChunkArrays:
         """Read, check if that is due, and decode the whole chunk."""
+        placed = stop is None and self.places_chunks
         stop = self.end_of(chunk, stop)
         arrays: ChunkArrays = {}
         loaded = 0
@@ -88,7 +89,7 @@ class BufferedReader(Reader):
                 loaded += content.file_nbytes
                 arrays[field.name] = content.data.view(field.dtype).reshape(shape)[start:stop]
         self.finish(1, loaded)
-        return arrays
+        return PlacedArrays(arrays, self.ragged) if placed else arrays
 
     def _encoded(self, field: int, nbytes: int) -> Bytes:
         """Return memory for a compressed chunk: of one size for all, so that it can be used again."""

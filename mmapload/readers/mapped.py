@@ -53,19 +53,20 @@ class MappedReader(Reader):
     ) -> None:
         super().__init__(store, fields, checks, drop_behind=drop_behind)
         self._pool = MapPool()
-        if not self.ragged and 0 < sum(field.sample_nbytes for field in fields) < SMALL_SAMPLE_BYTES:
+        if 0 < sum(field.sample_nbytes for field in fields) < SMALL_SAMPLE_BYTES:
             spans = {
                 field.name: Span.of(field, store.layout.chunks) for field in fields if field.sample_nbytes
             }
             self.spans = {name: span for name, span in spans.items() if span is not None}
             if len(self.spans) < len(spans):
                 self.spans = {}
+            self.places_chunks = bool(self.spans)
 
     def load(
         self, chunk: int, start: int = 0, stop: int | None = None, *, in_memory: bool = False
     ) -> ChunkArrays:
         """Map the rows, bring all their pages in, and check the chunk if that is due."""
-        placed = stop is None and bool(self.spans)
+        placed = stop is None and self.places_chunks
         stop = self.end_of(chunk, stop)
         with self.reading():
             arrays, nbytes = self._map(
@@ -127,7 +128,7 @@ class MappedReader(Reader):
             loaded += end - begin
             rows = memory[first - begin : last - begin]
             arrays[field.name] = rows.view(field.dtype).reshape(shape)
-        return PlacedArrays(arrays) if placed else arrays, loaded
+        return PlacedArrays(arrays, self.ragged) if placed else arrays, loaded
 
     def _recycled(self, fd: int, begin: int, end: int, *, bring_in: bool) -> Bytes:
         """Return a map of these bytes of a file: an older one, if one came back untouched."""
