@@ -98,6 +98,7 @@ def open_allowing(
         lacking,
         samples,
         allow_pickle=allow_pickle,
+        skip=True,  # a file of many samples that is bad is a fault like others
         ragged=allowed.ragged,
     )
     if allowed.ragged and isinstance(opened.source, IterableSource):

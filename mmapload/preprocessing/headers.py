@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from mmapload.errors import SourceError
+from mmapload.sources.badfiles import MOST_LOOKED_AT, cause_of, looked_at, others_told
 from mmapload.sources.grouped import grouped
 from mmapload.stages import reached
 
@@ -20,9 +21,6 @@ __all__ = ["Expected", "others_bad", "schemas"]
 
 _AT_ONCE: Final = 4096
 _THREADS: Final = 4
-_MOST_LOOKED_AT: Final = 4096
-_MOST_NAMED: Final = 20
-_MOST_OF_A_CAUSE: Final = 5
 
 
 def schemas(
@@ -90,10 +88,10 @@ class Expected:
         return "; ".join(parts)
 
     def _fits(self, name: str, own: ArraySpec, spec: ArraySpec) -> bool:
-        if name in self.ragged:
-            return own.dtype == spec.dtype and len(own.shape) == len(spec.shape)
         if spec.is_text:  # how long it is does not matter
             return (own.dtype.kind, own.shape) == (spec.dtype.kind, spec.shape)
+        if name in self.ragged:
+            return own.dtype == spec.dtype and len(own.shape) == len(spec.shape)
         return own == spec
 
 
@@ -130,37 +128,17 @@ def others_bad(
     if not source.parallel or grouped(source) is not None:
         return ""
     total = len(source)
-    around = [(index + step) % total for step in range(1, min(total, _MOST_LOOKED_AT + 1))]
+    around = [(index + step) % total for step in range(1, min(total, MOST_LOOKED_AT + 1))]
     bad: dict[str, list[int]] = {}
     for other, fault in (met or {}).items():
-        bad.setdefault(_told(fault), []).append(other)
+        bad.setdefault(cause_of(fault), []).append(other)
     for other, found in schemas(source, around):
-        cause = _told(found) if isinstance(found, SourceError) else expected.fault(found)
+        cause = cause_of(found) if isinstance(found, SourceError) else expected.fault(found)
         if cause and other not in (met or {}):
             bad.setdefault(cause, []).append(other)
-    count = sum(map(len, bad.values()))
-    if not count:
-        return ""
-    many = f"{count:,} other{'s' * (count > 1)} of {_looked_at(len(around) + 1, total)} "
-    many += "are bad too" if count > 1 else "is bad too"
-    causes = [
-        _named(source, sorted(indices), "the same" if cause == _told(error) else cause)
-        for cause, indices in list(bad.items())[:_MOST_NAMED]
-    ]
-    rest = count - sum(map(len, list(bad.values())[:_MOST_NAMED]))
-    causes += [f"and {rest:,} more"] * bool(rest)
-    return f"{many}, as far as headers tell: {'; '.join(causes)}"
 
+    def name(other: int) -> str:
+        return source.name(other) or source.describe(other)
 
-def _looked_at(count: int, total: int) -> str:
-    return f"{total:,} samples" if count == total else f"the {count:,} samples looked at, of {total:,},"
-
-
-def _told(error: SourceError) -> str:
-    return error.cause if error.member is None else f"member {error.member!r}: {error.cause}"
-
-
-def _named(source: IndexedSource, indices: Sequence[int], cause: str) -> str:
-    names = [source.name(index) or source.describe(index) for index in indices[:_MOST_OF_A_CAUSE]]
-    more = len(indices) - len(names)
-    return f"{', '.join(names)}{f' and {more:,} more' * bool(more)}: {cause}"
+    bad = {cause: sorted(indices) for cause, indices in bad.items()}
+    return others_told(bad, cause_of(error), looked_at(len(around) + 1, total, "samples"), name)

@@ -20,6 +20,7 @@ from mmapload.sources.archives import (
     read_array,
     selected,
 )
+from mmapload.sources.badfiles import BadFiles
 from mmapload.sources.npyfiles import NPY_FIELD
 
 if TYPE_CHECKING:
@@ -224,17 +225,16 @@ def look_at_keys(files: Listing, *, skip: bool = False) -> list[Archive]:
     Raises
     ------
     SourceError
-        If a file cannot be read, or has no array.
+        If a file cannot be read, or has no array; names the other files of which that is so.
     """
     found = []
-    for index in range(len(files)):
+    bad = BadFiles(files, skip=skip)
+    for index in bad.numbers():
         path, name = files.path(index), files.names[index]
-        try:
+        with bad.noting(index):
             with opened_file(path) as (_, status), opened(path) as npz:
                 members = tuple(members_by_key(npz).values())
             found.append(Archive(path, name, members, (status.st_size, status.st_mtime_ns)))
-        except SourceError as error:
-            if not skip:
-                raise
-            found.append(Archive(path, name, (), (0, 0), error))
+        if index in bad.faults:
+            found.append(Archive(path, name, (), (0, 0), bad.faults[index]))
     return found

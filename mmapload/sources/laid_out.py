@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mmapload.errors import SourceError
+from mmapload.sources.badfiles import BadFiles
 from mmapload.sources.listing import natural_key
 from mmapload.sources.stored import common_rows
 
@@ -21,17 +22,6 @@ if TYPE_CHECKING:
     from mmapload.sources.stored import Format, StoredArray
 
 __all__ = ["FileSamples", "KeySamples", "RowSamples"]
-
-
-@contextmanager
-def _noted(faults: dict[int, SourceError], file: int, *, skip: bool) -> Iterator[None]:
-    """Note what is wrong with a file, where such files are left out."""
-    try:
-        yield
-    except SourceError as error:
-        if not skip:
-            raise
-        faults[file] = error
 
 
 class FileSamples:
@@ -124,7 +114,8 @@ class RowSamples:
     Raises
     ------
     SourceError
-        If a file cannot be opened, has no array, or its arrays differ in their number of rows; names them.
+        If a file cannot be opened, has no array, or its arrays differ in their number of rows; names them,
+        and the other files that are bad.
     """
 
     def __init__(
@@ -143,10 +134,11 @@ class RowSamples:
         self._blocks: dict[str, tuple[int, int, Any]] = {}
         self._last = (-1, -1)
         self._starts = [0]
-        self._faults: dict[int, SourceError] = {}
-        for file in range(len(files)):
+        bad = BadFiles(files, skip=skip)
+        self._faults = bad.faults
+        for file in bad.numbers():
             rows = 1
-            with _noted(self._faults, file, skip=skip):
+            with bad.noting(file):
                 rows = common_rows(self._current.arrays(file), files.path(file), wanted)
             self._starts.append(self._starts[-1] + rows)
 
@@ -236,7 +228,7 @@ class KeySamples:
     Raises
     ------
     SourceError
-        If a file cannot be opened or has no array.
+        If a file cannot be opened or has no array; names the other files of which that is so.
     """
 
     def __init__(self, files: Listing, format_: Format, single: str, *, skip: bool = False) -> None:
@@ -246,10 +238,11 @@ class KeySamples:
         self._files = files
         self._current = _Current(files, format_)
         self._groups: list[tuple[int, str, dict[str, str]]] = []
-        self._faults: dict[int, SourceError] = {}
-        for file in range(len(files)):
+        bad = BadFiles(files, skip=skip)
+        self._faults = bad.faults
+        for file in bad.numbers():
             groups: dict[str, dict[str, str]] = {"": {}}
-            with _noted(self._faults, file, skip=skip):
+            with bad.noting(file):
                 groups = _groups(list(self._current.arrays(file)), single)
                 if not groups:
                     raise SourceError(files.path(file), None, "there is no array in it")

@@ -10,6 +10,7 @@ from mmapload.errors import SourceError
 from mmapload.sources import ArraySpec
 from mmapload.sources.absent import absent_fields, fill_advice
 from mmapload.sources.archives import listed, members_by_key, opened, opened_file, selected
+from mmapload.sources.badfiles import BadFiles
 from mmapload.sources.columns import column_of, npy_column
 from mmapload.sources.npyfiles import NPY_FIELD, is_npy
 
@@ -141,13 +142,14 @@ def look_at_rows(
     ------
     SourceError
         If a file is damaged, its arrays differ in their number of rows, or they are not like those of the
-        first file; names arrays and numbers.
+        first file; names arrays and numbers, and the other files that are bad.
     """
     found: list[RowFile] = []
     known: dict[str, ArraySpec] = {}
-    for index in range(len(files)):
+    bad = BadFiles(files, skip=skip)
+    for index in bad.numbers():
         path, name = files.path(index), files.names[index]
-        try:
+        with bad.noting(index):
             file = _look(path, name, fields, optional)
             specs = {field: column.spec for field, column in file.columns.items()}
             if known:
@@ -161,10 +163,8 @@ def look_at_rows(
                 _compared(path, file.columns, later | known | longer, optional)
                 known |= longer
             known = specs | known
-        except SourceError as error:
-            if not skip:
-                raise
-            file = RowFile(path, name, 1, {}, (0, 0), b"", error)
+        if index in bad.faults:
+            file = RowFile(path, name, 1, {}, (0, 0), b"", bad.faults[index])
         found.append(file)
     return found
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import SourceError, shown
 from mmapload.sources.arrays import explained_read
+from mmapload.sources.badfiles import BadFiles
 from mmapload.sources.members import arrays_of, decode_member, is_image
 from mmapload.sources.plainfiles import open_descriptor, open_plain
 from mmapload.sources.signatures import FIRST_BYTES, kind_of
@@ -61,7 +62,7 @@ class TarSamples:
     ------
     SourceError
         If a file is no tar file, or damaged; or a member is there twice, is no plain file, or lies apart from
-        the others of its sample.
+        the others of its sample. Names the other files that are bad.
     """
 
     def __init__(self, files: Listing, *, decode_images: bool, skip: bool = False) -> None:
@@ -72,14 +73,12 @@ class TarSamples:
         self._decode_images = decode_images
         self._samples: list[_Sample] = []
         self._stats: dict[int, tuple[int, int]] = {}
-        self._faults: dict[int, SourceError] = {}
-        for file in range(len(files)):
-            try:
+        bad = BadFiles(files, skip=skip)
+        self._faults = bad.faults
+        for file in bad.numbers():
+            with bad.noting(file):
                 self._samples += self._listed(file)
-            except SourceError as error:
-                if not skip:
-                    raise
-                self._faults[file] = error
+            if file in bad.faults:
                 self._samples.append(_Sample(file, "", ()))
 
     def _listed(self, file: int) -> list[_Sample]:
