@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from mmapload.errors import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
-__all__ = ["absent_fields", "fill_advice", "selection_advice"]
+__all__ = ["absent_fields", "difference_advice", "fill_advice", "selection_advice"]
+
+_MOST_TYPED: Final = 8
+"""Names in an option that is to be typed."""
 
 
 def absent_fields(
@@ -50,7 +55,52 @@ def fill_advice(fields: Iterable[str]) -> str:
     return f"where an array is missing, a value can stand in: {options} (fill={dict.fromkeys(named, 0)})"
 
 
-def selection_advice(absent: Mapping[str, str], found: Collection[str]) -> str:
+def difference_advice(
+    missing: Sequence[str], extra: Sequence[str], common: Sequence[str], *, files: bool = True
+) -> str:
+    """Write what to do where a sample has other fields than the first one.
+
+    Parameters
+    ----------
+    missing, extra, common : sequence of str
+        Fields of the first sample alone, of this one alone, and of both.
+    files : bool
+        Whether samples lie in files, which can be preprocessed apart from each other.
+
+    Examples
+    --------
+    >>> print(difference_advice(["flow"], [], ["image"]))
+    take what all have: --fields image (fields=['image']); or keep what some lack, with a mask: --optional flow (optional=['flow']); where an array is missing, a value can stand in: --fill flow=0 (fill={'flow': 0})
+    >>> print(difference_advice(["latents"], ["arr_0"], []))
+    if 'arr_0' is 'latents' by another name, preprocess such files by themselves with --fields arr_0=latents, and the others with --append; or keep what some lack, with a mask: --optional latents,arr_0 (optional=['latents', 'arr_0'])
+    """  # noqa: E501
+    parts = []
+    if missing and extra:
+        parts.append(_renaming(extra[0], missing[0], common, files=files))
+    if common:
+        some = list(common[:_MOST_TYPED])
+        parts.append(f"take what all have: --fields {_typed(common)} (fields={some!r})")
+    differing = [*missing, *extra][:_MOST_TYPED]
+    option = _typed([*missing, *extra])
+    parts.append(f"keep what some lack, with a mask: --optional {option} (optional={differing!r})")
+    advice = "; or ".join(parts)
+    return advice if missing and extra else f"{advice}; {fill_advice(differing)}"
+
+
+def _renaming(old: str, new: str, common: Sequence[str], *, files: bool) -> str:
+    """Write what to do where a field goes by two names, beside others that all have."""
+    one = f"if {shown(old)} is {shown(new)} by another name,"
+    if not files:
+        return f"{one} give it one name in all samples"
+    option = _typed([f"{old}={new}", *common])
+    return f"{one} preprocess such files by themselves with --fields {option}, and the others with --append"
+
+
+def _typed(names: Sequence[str]) -> str:
+    return shlex.quote(",".join(names[:_MOST_TYPED]) + ",..." * (len(names) > _MOST_TYPED))
+
+
+def selection_advice(absent: Mapping[str, str], found: Collection[str], asked: Collection[str] = ()) -> str:
     """Write what to do where arrays that were selected are missing in a sample.
 
     Parameters
@@ -59,6 +109,8 @@ def selection_advice(absent: Mapping[str, str], found: Collection[str]) -> str:
         The names that were not found, and those of their fields.
     found : collection of str
         The names of the sample's arrays.
+    asked : collection of str
+        All names that were selected.
 
     Examples
     --------
@@ -67,10 +119,13 @@ def selection_advice(absent: Mapping[str, str], found: Collection[str]) -> str:
     """
     swapped = {old: new for old, new in absent.items() if new in found}
     others = [new for old, new in absent.items() if old not in swapped]
+    unasked = [name for name in found if name not in asked] if asked else []
     parts = []
     if swapped:
         turned = ",".join(f"{new}={old}" for old, new in swapped.items())
         parts.append(f"fields are given as old=new: did you mean {turned}?")
+    if others and unasked and not swapped:
+        parts.append(_renaming(unasked[0], others[0], [name for name in asked if name in found], files=True))
     if others:
         example = shlex.quote(f"{others[0]}=0:float32:4x256x448")
         parts.append(

@@ -156,7 +156,7 @@ def selected(
         raise SourceError(
             path,
             None,
-            f"has no array {listed(absent)}; it has {listed(keys)}; {selection_advice(absent, keys)}",
+            f"has no array {listed(absent)}; it has {listed(keys)}; {selection_advice(absent, keys, fields)}",
         )
     return {field: keys[key] for key, field in fields.items() if key in keys}
 

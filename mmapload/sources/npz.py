@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mmapload.errors import SourceError
-from mmapload.sources.absent import absent_fields, fill_advice
+from mmapload.sources.absent import absent_fields, difference_advice
 from mmapload.sources.archives import header_of, listed, members_by_key, opened, read_array, selected
 
 if TYPE_CHECKING:
@@ -202,5 +202,5 @@ def _fields_differ(
         path,
         None,
         f"{' and '.join(differences)}: its fields are {listed(members)}, expected {listed(into)}; "
-        f"select the fields that all samples have; {fill_advice([*missing, *extra])}",
+        f"{difference_advice(missing, extra, [field for field in into if field in members])}",
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from mmapload.errors import SourceError
 from mmapload.sources import ArraySpec
-from mmapload.sources.absent import absent_fields, fill_advice
+from mmapload.sources.absent import absent_fields, difference_advice
 from mmapload.sources.archives import listed, members_by_key, opened, opened_file, selected
 from mmapload.sources.badfiles import BadFiles
 from mmapload.sources.columns import column_of, npy_column
@@ -111,7 +111,7 @@ def _compared(
             path,
             None,
             f"{' and '.join(parts)}: its arrays are {listed(columns)}, expected {listed(expected)}; "
-            f"select those that all files have, --fields a,b; {fill_advice([*missing, *extra])}",
+            f"{difference_advice(missing, extra, [field for field in expected if field in columns])}",
         )
     for field, column in columns.items():
         if not expected[field].holds(column.spec):

@@ -12,7 +12,7 @@ from mmapload.errors import SourceError
 from mmapload.layout import CORE_DTYPES
 from mmapload.notes import BFLOAT16, note_of
 from mmapload.sources import ArraySpec
-from mmapload.sources.absent import absent_fields, fill_advice, selection_advice
+from mmapload.sources.absent import absent_fields, difference_advice, selection_advice
 from mmapload.sources.named import named
 
 if TYPE_CHECKING:
@@ -220,13 +220,14 @@ def store_sample(
     except Exception as error:
         raise _unlisted(where, error) from error
     if absent is None:
-        differing = [name for name in into if name not in names and name not in optional]
-        differing += [name for name in names if name not in into]
+        missing = [name for name in into if name not in names and name not in optional]
+        extra = [name for name in names if name not in into]
+        common = [name for name in into if name in names]
         raise SourceError(
             where,
             None,
             f"its fields are {_listed(names)}, expected {_listed(into)} as in the first sample; "
-            f"select those that all samples have; {fill_advice(differing)}",
+            f"{difference_advice(missing, extra, common, files=False)}",
         )
     for name, place in into.items():
         if name in absent:
