@@ -10,10 +10,9 @@ from __future__ import annotations
 import atexit
 import contextlib
 import gc
-import importlib
+import importlib.util
 import json
 import os
-import runpy
 import signal
 import socket
 import subprocess
@@ -151,8 +150,7 @@ def _forker() -> socket.socket:
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-c", f"from tests.warm_python import main; main({theirs.fileno()})"],
-                cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
+                [sys.executable, os.path.abspath(__file__), str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
             )
@@ -221,17 +219,32 @@ def _become(asked: dict[str, Any]) -> None:
     while command[0] == "-W":
         warnings.simplefilter(command[1])
         command = command[2:]
+    # Not by runpy: whoever looks at the stack, as torchrun's agent does again and again, would go through all
+    # modules of torch each time, in search of the one whose file is "<frozen runpy>".
+    module = types.ModuleType("__main__")
+    sys.modules["__main__"] = module
     if command[0] == "-c":
         sys.argv = ["-c", *command[2:]]
         sys.path.insert(0, "")
-        module = types.ModuleType("__main__")
-        sys.modules["__main__"] = module
-        exec(compile(command[1], "<string>", "exec"), module.__dict__)
+        code = compile(command[1], "<string>", "exec")
     elif command[0] == "-m":
-        sys.argv = command[1:]
         sys.path.insert(0, asked["cwd"])
-        runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        spec = importlib.util.find_spec(command[1])
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{command[1]}.__main__")
+        assert spec is not None, command
+        assert spec.origin is not None, command
+        module.__spec__, module.__package__, module.__file__ = spec, spec.parent, spec.origin
+        sys.argv = [spec.origin, *command[2:]]
+        code = spec.loader.get_code(spec.name)  # type: ignore[union-attr]
     else:
         sys.argv = command
         sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
-        runpy.run_path(command[0], run_name="__main__")
+        module.__file__ = command[0]
+        with open(command[0], "rb") as file:
+            code = compile(file.read(), command[0], "exec")
+    exec(code, module.__dict__)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
