@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
+
+from mmapload.scattered import copy_pieces
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -126,9 +129,11 @@ class RaggedTensors(Sequence[torch.Tensor]):
         shapes = self._array.extents.shapes
         largest = shapes.max(axis=0, initial=0).tolist()
         padded = np.zeros((len(shapes), *largest), self._array.values.dtype)
-        if len(largest) == 1:
-            for row, values, length in zip(padded, self._array, shapes[:, 0].tolist(), strict=True):
-                row[:length] = values
+        if (shapes[:, 1:] == largest[1:]).all():  # each sample is one piece still
+            size, offsets = padded.itemsize, self._array.extents.offsets
+            rows = np.arange(len(shapes)) * math.prod(largest) * size
+            target: int = padded.__array_interface__["data"][0]
+            copy_pieces(target + rows, self._array.address + offsets[:-1] * size, np.diff(offsets) * size)
         else:
             for row, values, shape in zip(padded, self._array, shapes.tolist(), strict=True):
                 row[tuple(map(slice, shape))] = values
@@ -161,7 +166,7 @@ class RaggedTensors(Sequence[torch.Tensor]):
 
 def _mask(shapes: npt.NDArray[np.int64], largest: Sequence[int]) -> npt.NDArray[np.bool_]:
     """Return where samples of these shapes have values, of shape (samples, *largest)."""
-    mask = np.ones((len(shapes), *largest), np.bool_)
+    mask = np.empty((len(shapes), *largest), np.bool_)
     for axis, length in enumerate(largest):
         steps = np.arange(length, dtype=np.uint32).reshape(-1, *[1] * (len(largest) - axis - 1))
         ends = shapes[:, axis].astype(np.uint32).reshape(-1, *[1] * len(largest))

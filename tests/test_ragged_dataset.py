@@ -209,3 +209,20 @@ def test_of_small_samples_whose_chunks_are_in_memory_each_field_is_copied_at_onc
         wanted = samples()[number]
         assert all((value.numpy() == wanted[name]).all() for name, value in each.items())
     assert dataset.reading.at_once == int(at_once)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "?", "c16"])
+def test_samples_that_differ_along_the_first_axis_alone_are_padded_behind_their_ends(tmp_path, dtype):
+    points = [np.arange(3 * n).reshape(n, 3).astype(dtype) for n in (4, 0, 1, 30_000, 2)]
+    store = mmapload.preprocess([{"p": each} for each in points], tmp_path / "store", 5, ragged="auto")
+    dataset = mmapload.ChunkDataset(store.path, ragged="pad")
+    for chosen in ([0, 1, 2, 3, 4], [4, 1], [1], [2, 0]):
+        batch = next(iter(DataLoader(dataset, batch_sampler=[chosen])))
+        longest = max(len(points[i]) for i in chosen)
+        assert batch["p"].shape == batch["p_mask"].shape == (len(chosen), longest, 3)
+        for row, mask, number in zip(batch["p"].numpy(), batch["p_mask"].numpy(), chosen, strict=True):
+            count = len(points[number])
+            assert (row[:count] == points[number]).all()
+            assert not row[count:].any()
+            assert mask[:count].all()
+            assert not mask[count:].any()
