@@ -109,6 +109,11 @@ def _read_documents(path: str, layout: StoreLayout) -> tuple[dict[str, int], lis
     groups = [RESERVED_GROUP, *([f"{RESERVED_GROUP}/{EXTENTS}"] if extents else [])] if reserved else []
     lengths, problems = read_reserved(path, groups, least)
     root = root_document(path)
+    if not root:
+        problems.append(
+            f"{METADATA}: cannot be read any more, as it could when the store was opened: the store was "
+            "moved or removed meanwhile, or the file was damaged; verify it where it is now, or restore it"
+        )
     if is_sealed(root):
         own = [*groups, *(f"{RESERVED_GROUP}/{array.name}" for array in reserved)]
         fields = [field.name for field in layout.fields]

@@ -651,8 +651,26 @@ def test_a_store_that_is_replaced_while_in_use_is_an_error_and_never_a_mixture(
     assert int(ds[0]["x"][0]) == 0
     mmapload.preprocess(new, out, 4, chunk_bytes=1, codec=codec, overwrite=True)
     with pytest.raises(
-        StateMismatchError, match="replaced by another store while it was in use; open it again"
+        StateMismatchError, match="replaced by another store while it was in use; open it again, also"
     ):
         ds[20]
     assert int(ds[1]["x"][0]) == 1, "what is in memory is still the old store's"
     assert int(ChunkDataset(out)[20]["x"][0]) == 1020
+
+
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_a_store_that_is_moved_while_in_use_is_said_to_be_gone_and_serves_again_where_it_is_put_back(
+    tmp_path: Path, codec: str
+) -> None:
+    out = tmp_path / "store"
+    mmapload.preprocess([{"x": np.full(9, i)} for i in range(24)], out, 4, chunk_bytes=1, codec=codec)
+    ds = ChunkDataset(out)
+    assert int(ds[0]["x"][0]) == 0
+    os.rename(out, tmp_path / "elsewhere")
+    with pytest.raises(
+        StoreNotFoundError, match=r"store is not there any more: .* moved .*; put it back, or open it where"
+    ):
+        ds[20]
+    assert int(ChunkDataset(tmp_path / "elsewhere")[20]["x"][0]) == 20
+    os.rename(tmp_path / "elsewhere", out)
+    assert int(ds[20]["x"][0]) == 20

@@ -18,10 +18,12 @@ import pytest
 from mmapload.codecs import checksum
 from mmapload.errors import ChunkError, LayoutError, StoreNotFoundError
 from mmapload.layout import CORE_DTYPES, RESERVED_GROUP
+from mmapload.preprocessing import preprocess
 from mmapload.reserved import NAME_ARRAYS
 from mmapload.store import Store, open_store
 from mmapload.writer.checksums import write_checksums
 from mmapload.writer.documents import field_document, group_document
+from tests.preprocessing_cases import write_npz
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -463,3 +465,23 @@ def test_a_store_opens_and_reads_without_torch_zarr_and_numcodecs(zarr_store):
         "assert not {'torch', 'zarr', 'numcodecs', 'tqdm'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=240)
+
+
+@pytest.mark.parametrize("gone", ["root", "all"])
+@pytest.mark.parametrize("named", [True, False])
+def test_verify_tells_of_a_store_that_goes_away_while_it_is_verified(tmp_path, gone, named):
+    values = [{"x": np.full(9, i)} for i in range(24)]
+    source = write_npz(tmp_path / "in", values) if named else values
+    store = preprocess(source, tmp_path / "store", 4, chunk_bytes=1)
+    faults = store.verify()
+    assert next(faults) is None
+    if gone == "root":
+        os.rename(tmp_path / "store" / "zarr.json", tmp_path / "zarr.json")
+    else:
+        os.rename(tmp_path / "store", tmp_path / "elsewhere")
+    found = [fault for fault in faults if fault is not None]
+    (layout,) = [fault for fault in found if isinstance(fault, LayoutError)]
+    (said,) = [problem for problem in layout.problems if problem.startswith("zarr.json: ")]
+    assert "cannot be read any more" in said
+    assert "moved or removed meanwhile" in said
+    assert (found == [layout]) == (gone == "root")

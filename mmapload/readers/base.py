@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from mmapload.errors import ChunkError, StateMismatchError
+from mmapload.errors import ChunkError, StateMismatchError, StoreNotFoundError
 from mmapload.opening import identity_of
 from mmapload.readers.ragged import RaggedReader
 
@@ -93,6 +93,8 @@ class ChunkReader(Protocol):
             If a file is missing, of the wrong size, or damaged.
         StateMismatchError
             If another store has taken this one's place since it was first read.
+        StoreNotFoundError
+            If it was moved or removed since.
         """
 
     def warm(self, chunk: int, start: int = 0, stop: int | None = None) -> None:
@@ -157,7 +159,7 @@ class Reader:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Say in errors which samples they concern; but of a store that was replaced, that it was."""
+        """Say in errors which samples they concern; but of a store that was replaced or moved, just that."""
         try:
             yield
         except ChunkError as error:
@@ -174,9 +176,15 @@ class Reader:
 
     def _refuse_replaced(self) -> None:
         root = identity_of(self.store.path)
+        if root is None and self._root is not None:
+            raise StoreNotFoundError(
+                f"{self.store.path} is not there any more: the store was moved or removed, or its file "
+                "system unmounted, while it was in use; put it back, or open it where it is now"
+            )
         if root != self._root:
             raise StateMismatchError(
-                f"{self.store.path} was replaced by another store while it was in use; open it again",
+                f"{self.store.path} is not the folder that was opened: it was replaced by another store "
+                "while it was in use; open it again, also if this is a copy",
                 f"folder {self._root}",
                 f"{root}",
             )
