@@ -45,7 +45,7 @@ check: $(READY)
 fuzz: $(READY)
 	MMAPLOAD_FUZZ=100000 MMAPLOAD_FLIPS=1 MMAPLOAD_KILLS=100 MMAPLOAD_FORKS=50 $(PYTEST) -rP \
 		tests/test_fuzz_store.py tests/test_fuzz_npz.py tests/test_flipped_bytes.py tests/test_killed.py \
-		tests/test_preprocessing_crash.py tests/test_append.py tests/test_cases_training.py
+		tests/test_preprocessing_crash.py tests/test_append.py tests/test_cases_training.py tests/test_residency.py
 
 format: $(READY)
 	$(PY) -m ruff format .

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.loading_cases import memory_cgroup
 from tests.test_benchmarks import rows_of
+from tests.warm_python import run_warm
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 SMALL = ("--samples", 160, "--size", 64, 96)
@@ -27,14 +26,8 @@ compare_ceiling.main()
 
 
 def ran(*command: object) -> str:
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-        env=os.environ | {"PYTHONPATH": str(BENCHMARKS)},
-    )
+    """Run a script that starts processes of its own for what is measured under a limit."""
+    done = run_warm(*command, env=os.environ | {"PYTHONPATH": str(BENCHMARKS)}, timeout=200)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
