@@ -12,7 +12,7 @@ from mmapload.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-__all__ = ["check_field_names", "groups_of", "name_faults"]
+__all__ = ["check_field_names", "groups_of", "name_faults", "renaming_all"]
 
 _MOST_TYPED: Final = 1000
 _MOST_LEVELS: Final = 16
@@ -65,6 +65,42 @@ def name_faults(names: Iterable[str]) -> list[tuple[str, str, str]]:
     return faults
 
 
+def renaming_all(names: Iterable[str], sources: Mapping[str, str] | None = None) -> str:
+    """Return the option that takes all fields, under other names where theirs cannot be; empty if none can.
+
+    Parameters
+    ----------
+    names, sources
+        As `check_field_names` takes them.
+
+    Examples
+    --------
+    >>> print(renaming_all(["enc/W", "enc", "/enc", "x"]))
+    --fields enc/W,enc=enc_2,/enc=enc_3,x
+    """
+    names = list(names)
+    better = {name: other for name, _, other in name_faults(names)}
+    if len(set(names)) < len(names):
+        return ""
+    taken = [name for name in names if name not in better]
+    parts = {name: name for name in taken}
+    for name, other in better.items():
+        tries = (other, *(f"{other.removesuffix('_2')}_{number}" for number in range(2, len(names) + 2)))
+        parts[name] = next((each for each in tries if not name_faults([*taken, each])), "")
+        taken.append(parts[name])
+    old = {name: (sources or {}).get(name, name) for name in names}
+    if not all(parts.values()) or not all(map(_is_typed, old.values())):
+        return ""
+    pairs = [old[name] if parts[name] == old[name] else f"{old[name]}={parts[name]}" for name in names]
+    option = shlex.quote(",".join(pairs))
+    return f"--fields {option}" if len(option) <= _MOST_TYPED else ""
+
+
+def _is_typed(name: str) -> bool:
+    """Whether the command line can name an array."""
+    return name.isprintable() and not {",", "="} & set(name) and name == name.strip() != ""
+
+
 def groups_of(names: Iterable[str]) -> list[str]:
     """Return the groups in which fields of these names lie, those above first.
 
@@ -111,7 +147,7 @@ def _renaming(name: str, better: str) -> str:
     """Write what to type, or what to call where the command line cannot name the field."""
     if not name or len(name) > _MOST_TYPED:
         return "rename it where it is written, or leave it out by naming the others: --fields a,b"
-    if name.isprintable() and not {",", "="} & set(name) and name == name.strip():
+    if _is_typed(name):
         return f"rename it, for instance --fields {shlex.quote(f'{name}={better}')}"
     return f"rename it, for instance in Python by preprocess(..., fields={{{name!r}: {better!r}}})"
 

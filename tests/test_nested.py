@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given
+from hypothesis import strategies as st
 from torch.utils.data import DataLoader
 
 import mmapload
+from mmapload.cli import main
 from mmapload.errors import LayoutError, SourceError
+from mmapload.fieldnames import check_field_names, renaming_all
+from mmapload.preprocessing.opening import parse_fields
 
 
 def sample(number: int) -> dict[str, Any]:
@@ -84,6 +90,53 @@ def test_names_that_cannot_be_groups_are_refused_and_nothing_is_written(tmp_path
     with pytest.raises(ValueError, match=words):
         mmapload.preprocess([dict.fromkeys(names, 1)], tmp_path / "out", 1)
     assert not os.listdir(tmp_path)
+
+
+PATHS = ["enc/conv1/W", "enc/conv1", "/abs/path", "../../escape", "win\\back", "escape"]
+
+
+def test_paths_for_names_are_taken_by_typing_what_the_error_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A name that is array and group, absolute paths, paths upwards, backslashes, one that is taken."""
+    (tmp_path / "here" / "in").mkdir(parents=True)
+    for i in range(3):
+        arrays = {name: np.full(length, i) for length, name in enumerate(PATHS)}
+        np.savez(tmp_path / "here" / "in" / f"{i}.npz", **arrays)  # type: ignore[arg-type]
+    command = [
+        "preprocess",
+        str(tmp_path / "here" / "in"),
+        str(tmp_path / "here" / "out"),
+        "--batch-size",
+        "2",
+    ]
+    assert main([*command, "--quiet"]) == 2
+    said = capsys.readouterr().err
+    words = shlex.split(said.partition("all of them in one option: ")[2])
+    assert words == [
+        "--fields",
+        "enc/conv1/W,enc/conv1=enc_conv1_2,/abs/path=abs_path,../../escape=escape_2,win\\back=win_back,escape",
+    ]
+    assert main([*command, "--quiet", *words]) == 0
+    store = mmapload.open_store(tmp_path / "here" / "out")
+    assert list(store.fields) == ["enc/conv1/W", "enc_conv1_2", "abs_path", "escape_2", "win_back", "escape"]
+    for length, name in enumerate(store.fields):
+        assert store.read_chunk(name, 0).tolist() == [[i] * length for i in range(3)]
+    assert os.listdir(tmp_path) == ["here"]
+    assert sorted(os.listdir(tmp_path / "here")) == ["in", "out"]
+
+
+@given(st.lists(st.text("aA/.\\_ 2é", max_size=6), unique=True, min_size=1, max_size=6))
+def test_all_fields_under_the_names_of_the_one_option_can_stand_beside_each_other(names: list[str]) -> None:
+    option = renaming_all(names)
+    if option:
+        (_, typed) = shlex.split(option)
+        chosen = parse_fields(typed)
+        assert chosen is not None
+        assert list(chosen) == names
+        assert check_field_names(chosen.values()) == []
+    else:
+        assert any(name != name.strip() or not name for name in names)
 
 
 def test_two_values_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from mmapload.budget import available_memory
 from mmapload.codecs import BLOSC_MAX_BYTES, CODEC_NAMES
 from mmapload.errors import MmaploadError
-from mmapload.fieldnames import check_field_names
+from mmapload.fieldnames import check_field_names, renaming_all
 from mmapload.layout import CORE_DTYPES
 from mmapload.metadata import MAX_LENGTH
 from mmapload.notes import note_of
@@ -273,6 +273,8 @@ def _check_schema(schema: Mapping[str, ArraySpec], sources: Mapping[str, str]) -
     if problems := schema_problems(schema, sources):
         others = [name for name in schema if not check_field_names([name])]
         hint = f" (--fields also selects: name the others too, {','.join(others)})" if others else ""
+        if whole := renaming_all(schema, sources) if check_field_names(schema) else "":
+            hint = f"; all of them in one option: {whole}"
         raise ValueError("; ".join(problems) + hint)
 
 
