@@ -41,11 +41,13 @@ check: $(READY)
 	$(PY) -m mypy
 
 # What the tests try a little of, at length: 100,000 hostile stores and .npz files each, every byte of small
-# stores flipped, each kind of run killed at 100 moments and before every system call, and loaders forked 50 times.
+# stores flipped, each kind of run killed at 100 moments and before every system call, loaders forked 50 times, and
+# memory watched over 50 epochs in every order.
 fuzz: $(READY)
-	MMAPLOAD_FUZZ=100000 MMAPLOAD_FLIPS=1 MMAPLOAD_KILLS=100 MMAPLOAD_FORKS=50 $(PYTEST) -rP \
+	MMAPLOAD_FUZZ=100000 MMAPLOAD_FLIPS=1 MMAPLOAD_KILLS=100 MMAPLOAD_FORKS=50 MMAPLOAD_EPOCHS=1 $(PYTEST) -rP \
 		tests/test_fuzz_store.py tests/test_fuzz_npz.py tests/test_flipped_bytes.py tests/test_killed.py \
-		tests/test_preprocessing_crash.py tests/test_append.py tests/test_cases_training.py tests/test_residency.py
+		tests/test_preprocessing_crash.py tests/test_append.py tests/test_cases_training.py tests/test_residency.py \
+		tests/test_memory_limit.py
 
 format: $(READY)
 	$(PY) -m ruff format .

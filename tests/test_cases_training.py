@@ -335,8 +335,8 @@ def test_of_very_many_chunks_fewer_are_held_than_a_process_may_have_maps(tmp_pat
     assert ds[count - 1]["x"].tolist() == [7] * 4
 
 
-REPEATS = int(os.environ.get("MMAPLOAD_FORKS", "2"))
-"""How often workers are forked for each codec."""
+REPEATS = int(os.environ.get("MMAPLOAD_FORKS", "1"))
+"""How often workers are forked for each codec; `make fuzz` sets more."""
 
 
 def test_workers_that_are_forked_after_everything_was_used_serve_every_codec(tmp_path: Path) -> None:

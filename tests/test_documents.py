@@ -60,7 +60,7 @@ def test_the_training_example_runs_on_two_ranks_with_equal_steps() -> None:
 def test_the_benchmark_runs_small_and_prints_a_table(tmp_path: Path) -> None:
     out = run(
         "benchmarks/compare_npz.py", "--work", str(tmp_path), "--samples", "40", "--height", "16",
-        "--width", "24", "--batch-size", "8", "--rounds", "1",
+        "--width", "24", "--batch-size", "8", "--rounds", "1", "--settings", "warm",
     )  # fmt: skip
     assert "| ChunkDataLoader, window |" in out
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 from functools import cache
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -154,7 +156,7 @@ def test_three_shuffled_epochs_of_twice_the_limit_stay_inside_it_and_read_every_
 
 
 FIFTY = """
-import gc, itertools, json, os, pathlib, sys, threading, warnings
+import gc, json, os, pathlib, sys, threading, warnings
 import mmapload
 from mmapload.mappings import drop_pages
 from mmapload.measures import bytes_read, memory_in_use
@@ -162,9 +164,8 @@ from mmapload.measures import bytes_read, memory_in_use
 warnings.simplefilter("ignore", UserWarning)  # of "full" on data larger than the budget
 import torch
 gc.freeze()  # or each collection goes through all of torch
-MODES = ("window", "batch", "full", "sequential")
 told = {}
-for path, memory, mode in itertools.product(sys.argv[1:3], sys.argv[3:], MODES):
+for path, memory, mode in json.loads(sys.argv[1]):
     for file in pathlib.Path(path).rglob("c.*"):
         drop_pages(str(file), 0, file.stat().st_size)
     dataset = mmapload.ChunkDataset(path, memory=memory)
@@ -199,8 +200,13 @@ def test_over_fifty_epochs_memory_stays_flat_and_what_fits_is_read_from_the_disk
             preprocess(samples, folder / codec, BATCH, codec=codec, chunk_bytes="256KiB").path
             for codec in ("raw", "blosc-lz4")
         ]
-        told = json.loads(run_python(FIFTY, *stores, fits, less, timeout=300))
-    assert len(told) == 2 * 2 * 4
+        cases = list(product(stores, (fits, less), ("window", "batch", "full", "sequential")))
+        if not os.environ.get(
+            "MMAPLOAD_EPOCHS"
+        ):  # which `make fuzz` sets; else any two of the three meet once
+            cases = [case for number, case in enumerate(cases) if number in {0, 2, 5, 7, 9, 11, 12, 14}]
+        told = json.loads(run_python(FIFTY, json.dumps(cases), timeout=300))
+    assert len(told) == len(cases)
     for case, (first, settled, *later) in told.items():
         last = later[-1]
         assert first["read"] >= 0.9 * noise.nbytes, case

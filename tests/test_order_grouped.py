@@ -134,21 +134,19 @@ def test_visits_cover_every_row_for_no_longer_than_said(
         return
     assert all(a.first_step <= b.first_step for a, b in pairwise(uses))
     length = order.geometry.chunk_length
+    by_chunk: dict[int, list[Use]] = {}
+    for use in uses:
+        by_chunk.setdefault(use.chunk, []).append(use)
     own = Counter[Use]()
     for step, batch in enumerate(order.rank_batches(rank, ranks, start), start):
         for sample in batch.tolist():
             number = sample if order.chosen is None else int(order.chosen.numbers(np.array([sample]))[0])
             chunk, row = divmod(number, length)
-            (use,) = [
-                each for each in uses if each.chunk == chunk and each.first_step <= step <= each.last_step
-            ]
+            (use,) = [each for each in by_chunk[chunk] if each.first_step <= step <= each.last_step]
             assert use.start <= row < use.stop
             own[use] += 1
     assert set(own) == set(uses)
-    by_chunk: dict[int, list[Use]] = {}
-    for use in uses:
-        assert start <= use.first_step <= use.last_step <= use.first_step + stay
-        by_chunk.setdefault(use.chunk, []).append(use)
+    assert all(start <= use.first_step <= use.last_step <= use.first_step + stay for use in uses)
     for visits in by_chunk.values():
         assert all(b.first_step > a.first_step + stay for a, b in pairwise(visits))
     assert list(order.uses(rank, ranks, start, stay=stay, few=few)) == [use for use in uses if own[use] > few]
