@@ -97,6 +97,14 @@ def test_a_field_that_few_samples_have_is_sound_if_the_others_may_lack_it(tmp_pa
     mmapload.preprocess(source, tmp_path / "store", 4, optional="rare")
 
 
+def test_a_text_that_samples_may_lack_is_sound_as_it_is_in_preprocess(tmp_path: Path) -> None:
+    values: list[dict[str, Any]] = [{"x": 1} | ({"text": "ab"} if i % 2 else {}) for i in range(9)]
+    assert check(values, optional="text").sound
+    mmapload.preprocess(values, tmp_path / "store", 4, optional="text")
+    (problem,) = check(values, fill={"text": 0}).problems
+    assert "'text' is <U2, for which no number stands in" in problem
+
+
 def test_types_that_are_cast_may_differ_and_values_that_are_lost_are_faults(tmp_path: Path) -> None:
     values = [{"x": np.arange(3, dtype="i8" if i % 2 else "f4")} for i in range(20)]
     source = write_npz(tmp_path / "in", values)

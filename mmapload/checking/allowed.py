@@ -135,7 +135,10 @@ def problems_of(schema: Mapping[str, ArraySpec | Variety], allowed: Allowed) -> 
         full = with_fill("most samples", specs, {}, allowed.lacking, "no sample has", allowed.ragged)
         ragged_candidates(full, allowed.ragged)
         for name, value in allowed.lacking.items():
-            found = value if isinstance(value, StandIn) else stand_in(name, value, full[name])
+            marked = name in allowed.optional
+            found = (
+                value if isinstance(value, StandIn) else stand_in(name, value, full[name], optional=marked)
+            )
             if found is not value and (name in allowed.ragged or name in differing):
                 expect_empty(name, found)
         check_casts(allowed.cast, with_masks(full, allowed.optional)[0])

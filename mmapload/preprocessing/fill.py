@@ -37,7 +37,7 @@ class StandIn:
     spec : ArraySpec
         The field's dtype and shape.
     array : numpy.ndarray
-        Of that dtype; and of that shape, or () where all elements are the same.
+        Of that dtype, text perhaps shorter; and of that shape, or () where all elements are the same.
     """
 
     spec: ArraySpec
@@ -58,7 +58,9 @@ class StandIn:
         return [_noted(value.real), _noted(value.imag)] if self.array.dtype.kind == "c" else _noted(value)
 
     def __str__(self) -> str:
-        return "an array" if self.array.ndim else str(self.array)
+        if self.array.ndim:
+            return "an array"
+        return str(self.array) if self.array.dtype.kind not in "SU" else repr(self.array[()].item())
 
 
 def _noted(value: Any) -> Any:
@@ -137,14 +139,29 @@ def _compact(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.array(copy[(0,) * copy.ndim]) if copy.size and (elements == elements[0]).all() else copy
 
 
-def stand_in(field: str, value: Number, spec: ArraySpec) -> StandIn:
+def stand_in(field: str, value: Number, spec: ArraySpec, *, optional: bool = False) -> StandIn:
     """Return what stands in for a field of which a sample is known.
+
+    Parameters
+    ----------
+    optional : bool
+        Whether a mask says which samples have the field, so that 0 is as good for what is no number: it then
+        stands for the empty text, or the time from which a dtype counts.
 
     Raises
     ------
     ValueError
         If its dtype cannot hold the value.
+
+    Examples
+    --------
+    >>> from mmapload.sources import ArraySpec
+    >>> stand_in("note", 0, ArraySpec(np.dtype("<U5"), (2,)), optional=True).array
+    array('', dtype='<U1')
     """
+    if optional and spec.dtype.kind not in "biufc" and not isinstance(value, bool) and value == 0:
+        # The longest text is not known yet, and what is kept of the empty one is not to depend on it.
+        return StandIn(spec, np.zeros((), f"{spec.dtype.kind}1" if spec.is_text else spec.dtype))
     return StandIn(spec, exactly(field, value, spec.dtype))
 
 

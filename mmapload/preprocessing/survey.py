@@ -122,7 +122,9 @@ def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | 
     if options.fields is not None:
         schema = {name: schema[name] for _, name in options.fields}
     stand_ins = {
-        name: value if isinstance(value := fill[name], StandIn) else stand_in(name, value, spec)
+        name: value
+        if isinstance(value := fill[name], StandIn)
+        else stand_in(name, value, spec, optional=name in options.optional)
         for name, spec in schema.items()
         if name in fill
     }
