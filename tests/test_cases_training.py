@@ -339,6 +339,7 @@ REPEATS = int(os.environ.get("MMAPLOAD_FORKS", "1"))
 """How often workers are forked for each codec; `make fuzz` sets more."""
 
 
+@pytest.mark.timeout(300 + 10 * REPEATS)
 def test_workers_that_are_forked_after_everything_was_used_serve_every_codec(tmp_path: Path) -> None:
     for codec in CODEC_NAMES:
         store_of(tmp_path, 24, 4, codec, codec=codec, chunk_bytes=1)

@@ -116,7 +116,7 @@ def test_turns_stay_what_they_are_for_ever() -> None:
 # ---- batches
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     proportions=st.lists(st.integers(1, 9), min_size=3, max_size=3),
     ranks=st.integers(1, 4),
