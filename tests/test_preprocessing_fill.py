@@ -196,10 +196,11 @@ def test_the_field_is_sought_in_headers_and_no_array_is_read(
     monkeypatch.delattr(NpzSource, "read")
     source = write_npz(tmp_path / "in", lacking(range(9)))
     plan_preprocess(source, tmp_path / "out", BATCH, fill={"y": 0})
-    assert seen == list(range(10))
+    most = [0, 1, 3, 4, 6]  # of nine, which are as the first is
+    assert seen == most + list(range(1, 10))
     seen.clear()
     plan_preprocess(source, tmp_path / "out", BATCH, fill={"y": np.zeros(4, "f4")})
-    assert seen == [0]
+    assert seen == most
 
 
 def test_a_sequence_is_not_run_through_for_a_field_that_none_of_its_first_samples_has(tmp_path: Path) -> None:

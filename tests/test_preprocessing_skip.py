@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mmapload.checking import check
 from mmapload.errors import SourceError, StateMismatchError
 from mmapload.preprocessing import execute, plan_preprocess, preprocess, skipped_path
 from mmapload.writer.journal import Journal
@@ -191,3 +193,45 @@ def test_samples_are_left_out_that_are_unlike_most_even_if_the_first_is_one(tmp_
     store = preprocess(source, tmp_path / "filled", 4, on_error="skip", fill={"y": 0})
     assert stored(store, "y").tolist() == [[0.0] * 4] * 28
     assert str(store.layout.fields[1].dtype) == "float32"
+
+
+@pytest.mark.parametrize("ragged", [None, "auto"])
+def test_a_first_file_that_is_unlike_most_is_the_bad_one_also_where_none_are_left_out(
+    tmp_path: Path, ragged: str | None
+) -> None:
+    source = write_npz(tmp_path / "in", samples(12))
+    np.savez_compressed(source / "bomb.npz", x=np.zeros(10**7, np.uint8), y=np.zeros(4, "f4"))
+    with pytest.raises(SourceError) as caught:
+        preprocess(source, tmp_path / "out", 4, ragged=ragged)
+    assert caught.value.file == str(source / "bomb.npz")
+    assert "uint8 (10000000,), expected uint8 (3, 5)" in str(caught.value)
+    assert "bad too" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    # One that lacks what may be missing, or has what most lack, fits: fields keep its order.
+    np.savez(source / "bomb.npz", y=np.ones(4, "f4"))
+    store = preprocess(source, tmp_path / "out", 4, fill={"x": 0}, ragged=ragged)
+    assert (store.fields, len(store)) == (("y", "x"), 13)
+
+
+def test_a_file_whose_name_is_not_utf8_is_a_bad_one_among_others(tmp_path: Path) -> None:
+    source = write_npz(tmp_path / "in", samples(5))
+    for name in (b"t\xe9.npz", b"\xff\xfe.npz"):
+        try:
+            shutil.copy(source / "s0.npz", os.path.join(os.fsencode(source), name))
+        except OSError:
+            pytest.skip("this file system has no names but UTF-8")
+    (source / "u.npz").write_bytes(b"")
+    cause = "its name is not UTF-8: rename it"
+    with pytest.raises(SourceError) as caught:
+        preprocess(source, tmp_path / "out", 4)
+    told = str(caught.value)
+    assert told.startswith(rf"{source}/$'t\xe9'.npz: {cause}; 2 others of 8 samples are bad too, ")
+    assert r"$'\xff\xfe'.npz: the same" in told
+    assert "u.npz: the file is empty" in told
+    assert os.listdir(tmp_path) == ["in"]
+    faults = [(fault.file, fault.cause) for fault in check(source).faults]
+    assert faults[::2] == [(rf"{source}/$'{name}'.npz", cause) for name in (r"t\xe9", r"\xff\xfe")]
+    store = preprocess(source, tmp_path / "out", 4, on_error="skip")
+    lines = Path(skipped_path(str(tmp_path / "out"))).read_text().splitlines()
+    assert len(store) == 5
+    assert [(json.loads(line)["file"], json.loads(line)["cause"]) for line in lines] == faults

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from mmapload.errors import SourceError
 from mmapload.sources.listing import list_files, natural_key
+from mmapload.sources.plainfiles import open_plain
 from tests.npz_files import npz_bytes, put
 
 
@@ -394,14 +395,24 @@ def test_a_folder_that_may_not_be_read_is_named(tmp_path):
         os.chmod(tmp_path / "locked", 0o700)
 
 
-def test_a_name_that_is_not_utf8_is_refused_by_name(tmp_path):
+def test_a_name_that_is_not_utf8_is_listed_as_one_types_it_and_is_not_opened(tmp_path):
     make(tmp_path, "größe.npz")
-    assert list_files([tmp_path]).names == ("größe.npz",)
+    assert list_files([tmp_path]).misnamed == frozenset()
     try:
-        put(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"\xff.npz")), b"")
+        put(os.fsdecode(os.path.join(os.fsencode(tmp_path), b"\xffa'.npz")), b"")
     except OSError:
         pytest.skip("this file system has no names but UTF-8")
-    with pytest.raises(SourceError, match="not UTF-8"):
+    files = list_files([tmp_path])
+    assert files.names == ("größe.npz", r"$'\xffa\''.npz")
+    assert files.misnamed == {files.names[1]}
+    typed = subprocess.run(
+        ["bash", "-c", f"ls {files.names[1]}"], cwd=tmp_path, stdout=subprocess.PIPE, check=True
+    )
+    assert typed.stdout == b"\xffa'.npz\n"
+    with pytest.raises(SourceError, match="its name is not UTF-8: rename it"):
+        open_plain(files.path(1))
+    put(files.path(1), b"")
+    with pytest.raises(SourceError, match="its name is that of another"):
         list_files([tmp_path])
 
 

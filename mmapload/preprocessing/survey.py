@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from mmapload.errors import SourceError
 from mmapload.preprocessing.fill import StandIn, stand_in
 from mmapload.preprocessing.headers import Expected, others_bad, schemas
 from mmapload.preprocessing.ragged import AUTO, survey_shapes
-from mmapload.preprocessing.usual import usual_sample
+from mmapload.preprocessing.usual import unlike_first, usual_sample
 from mmapload.preprocessing.widths import widened
 from mmapload.sources.grouped import grouped
 from mmapload.sources.samples import IterableSource
@@ -68,6 +69,7 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
     """Look at a source, as `_survey`; the error of a bad sample names the others that are bad."""
     source = opened.source
     try:
+        _check_names(opened, options)
         return _survey(opened, options, fill)
     except SourceError as error:
         if isinstance(source, IterableSource) or options.on_error == "skip" or opened.listing is None:
@@ -79,16 +81,37 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
         raise SourceError(error.file, error.member, f"{error.cause}; {others}") from error.__cause__
 
 
+def _check_names(opened: OpenedSource, options: Options) -> None:
+    """Refuse the first file whose name is not UTF-8 before anything is written.
+
+    When it is renamed, the samples are others, and an unfinished run could not be continued.
+    """
+    source, listing = opened.source, opened.listing
+    if isinstance(source, IterableSource) or listing is None or not listing.misnamed:
+        return
+    if options.on_error == "fail":
+        misnamed = {os.path.join(listing.root, name) for name in listing.misnamed}
+        for index in range(len(source)):
+            if source.describe(index) in misnamed:
+                source.schema(index)
+
+
 def _expected(source: IndexedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Expected:
-    """Return what the first sound sample has."""
-    found = (schema for _, schema in schemas(source, range(min(len(source), _LOOKED_AT))))
-    first = next((schema for schema in found if not isinstance(schema, SourceError)), {})
-    ragged = first if options.ragged == (AUTO,) else options.ragged
-    return Expected(first, fill, ragged)
+    """Return what the first sound sample has, or most others if it is the odd one."""
+    for index, schema in schemas(source, range(min(len(source), _LOOKED_AT))):
+        if not isinstance(schema, SourceError):
+            return _expecting(_unless_odd(source, index, schema, options, fill)[1], options, fill)
+    return Expected()
+
+
+def _expecting(
+    schema: Mapping[str, ArraySpec], options: Options, fill: Mapping[str, Number | StandIn]
+) -> Expected:
+    return Expected(schema, fill, schema if options.ragged == (AUTO,) else options.ragged)
 
 
 def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Survey:
-    """Read the first sample's schema, and later ones' until every field that a number fills is found.
+    """Read one sample's schema, and others' until every field that a number fills is found.
 
     Raises
     ------
@@ -105,7 +128,7 @@ def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | 
             )
         if options.ragged:
             raise ValueError(NO_RAGGED_STREAM)
-        first = source.schema(skip=skip)
+        first: Mapping[str, ArraySpec] = source.schema(skip=skip)
         # A generator may yield one dict again and again, so that only one sample can be kept for later.
         schema = with_fill("the first sample", first, {}, fill, "the first sample of an iterable lacks", ())
         samples, names_bytes = None, 0
@@ -114,9 +137,13 @@ def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | 
         if samples == 0:
             raise SourceError("the source", None, "there is no sample in it")
         index, first = _first_schema(source, skip=skip)
+        if opened.listing is not None and not skip:
+            index, first = _unless_odd(source, index, first, options, fill)
         numbers = {name for name, value in fill.items() if not isinstance(value, StandIn)}
         last = samples if opened.listing is not None else min(samples, index + _LOOKED_AT)
-        later = _later_specs(source, numbers - first.keys(), range(0 if skip else index + 1, last), skip=skip)
+        later = _later_specs(
+            source, numbers - first.keys(), range(0 if skip or index else 1, last), skip=skip
+        )
         lacking = "no sample has" if last == samples else f"none of the first {last:,} samples has"
         schema = with_fill(source.describe(index), first, later, fill, lacking, options.ragged)
     if options.fields is not None:
@@ -144,7 +171,7 @@ def _names_bytes(source: IndexedSource) -> int:
     return names_nbytes(len(source), sum(name_nbytes(source.name(i) or "") for i in range(len(source))))
 
 
-def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, dict[str, ArraySpec]]:
+def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, Mapping[str, ArraySpec]]:
     """Return number and schema of the first sample that has one, or of one that is as most are."""
     heads = _heads(source, range(len(source)))
     if skip and (usual := usual_sample(source, heads)) is not None:
@@ -160,6 +187,26 @@ def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, dict[str, 
     if fault is None:
         raise AssertionError("a source without samples")
     raise SourceError(fault.file, fault.member, f"{fault.cause}; and no other sample is sound")
+
+
+def _unless_odd(
+    source: IndexedSource,
+    index: int,
+    first: Mapping[str, ArraySpec],
+    options: Options,
+    fill: Mapping[str, Number | StandIn],
+) -> tuple[int, Mapping[str, ArraySpec]]:
+    """Return the first sample's number and schema; another's if it is like most and the first is not.
+
+    Then the first is told as the bad one, in place of all others, and no chunk is as large as it asks for.
+    """
+    if not source.parallel or grouped(source) is not None:
+        return index, first
+    usual = None if index else unlike_first(source, first)
+    if usual is None:
+        return index, first
+    own, other = (_expecting(schema, options, fill) for schema in (first, usual[1]))
+    return usual if own.fault(usual[1]) and other.fault(first) else (index, first)
 
 
 def _heads(source: IndexedSource, indices: range) -> Sequence[int]:

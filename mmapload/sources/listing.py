@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from mmapload.errors import SourceError
 from mmapload.sources.naturally import natural_key, part_key
 from mmapload.sources.origins import listed_origins, origin_of
-from mmapload.sources.plainfiles import is_folder
+from mmapload.sources.plainfiles import is_folder, typed
 from mmapload.sources.stamps import Stamps, check_stamp
 from mmapload.stages import reached
 
@@ -49,7 +49,7 @@ class Listing:
     root : str
         Absolute path of the folder to which names are relative.
     names : tuple of str
-        Relative path of every file, with `/` between its parts. No two are equal.
+        Relative path of every file, with `/` between its parts, and as `typed`. No two are equal.
     hidden : int
         How many hidden names were skipped; a hidden folder counts once, whatever is in it.
     foreign : int
@@ -58,6 +58,8 @@ class Listing:
         What else was noticed, to be told.
     stamps : Stamps or None
         Size and time of modification of every file, as it was when it was listed.
+    misnamed : frozenset of str
+        Those of the names that are not UTF-8 on the disk, and so bad.
     """
 
     root: str
@@ -66,6 +68,7 @@ class Listing:
     foreign: int
     notes: tuple[str, ...] = ()
     stamps: Stamps | None = field(default=None, compare=False, repr=False)
+    misnamed: frozenset[str] = frozenset()
 
     def __len__(self) -> int:
         """Count the files."""
@@ -133,8 +136,7 @@ def list_files(
     Raises
     ------
     SourceError
-        If a path is missing or of another suffix, two paths lead to one place, a name is not UTF-8, a folder
-        cannot be read, or there is no file at all.
+        If a path is missing or of another suffix, two lead to one place, a folder cannot be read, or none is.
     """
     origins = [origin_of(os.fspath(source), suffixes) for source in sources]
     if list_file is not None:
@@ -163,7 +165,8 @@ def list_files(
             f"no file whose name ends in {' or '.join(suffixes)} (in upper or lower case), besides "
             f"{noticed.foreign} files of other kinds and {noticed.hidden} with hidden names",
         )
-    return Listing(root, tuple(names.found), noticed.hidden, noticed.foreign, noticed.notes, stamps)
+    told = noticed.hidden, noticed.foreign, noticed.notes
+    return Listing(root, tuple(names.found), *told, stamps, frozenset(names.misnamed))
 
 
 @dataclass(slots=True)
@@ -189,17 +192,18 @@ class _Names:
 
     def __init__(self, root: str, real: str | None) -> None:
         self.found: list[str] = []
+        self.misnamed: list[str] = []
         self._root = root
         self._real = real
         self._places: dict[str, str] | None = {} if real is None else None
 
     def add(self, place: str, name: str, *, linked: bool) -> None:
-        if not name.isascii():
-            try:
-                name.encode()
-            except UnicodeEncodeError:
-                path = os.path.join(self._root, name)
-                raise SourceError(path, None, f"its name is not UTF-8: {name!r}") from None
+        if not name.isascii() and (shown := typed(name)) != name:
+            if os.path.lexists(os.path.join(self._root, shown)):
+                text = "its name is that of another, which is not UTF-8, as one types it: rename one of them"
+                raise SourceError(os.path.join(self._root, shown), None, text)
+            self.misnamed.append(shown)
+            name = shown
         if linked and self._places is None:
             self._places = {os.path.join(self._real or "", each): each for each in self.found}
         if self._places is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from typing import TYPE_CHECKING, Final
 
@@ -12,7 +13,10 @@ from mmapload.errors import SourceError, shown
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-__all__ = ["is_folder", "not_a_file", "open_descriptor", "open_plain", "why_not"]
+__all__ = ["is_folder", "not_a_file", "open_descriptor", "open_plain", "typed", "why_not"]
+
+_TYPED: Final = re.compile(r"\$'((?:[^'\\]|\\.)*)'")
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9a-f]{2})|(.))")
 
 # What this process or the machine lacks for the moment; it says nothing against the file.
 _SCARCE: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -84,9 +88,48 @@ def why_not(path: str, error: OSError | ValueError) -> str:
         return f"{reason}: a link that leads to itself, perhaps by others: remove it"
     if number == errno.ENOENT and os.path.islink(path):
         return f"a link to {shown(os.readlink(path))}, which is not there: mend or remove it"
+    if number == errno.ENOENT and (real := _untyped(path)) != path and os.path.lexists(real):
+        return "its name is not UTF-8: rename it"
     if number in {errno.EACCES, errno.EPERM}:
         return f"{reason}: check who may read it, and go through the folders above"
     return reason
+
+
+def typed(path: str) -> str:
+    r"""Return a path whose parts are UTF-8, with others as one types them in a shell; nothing lies at it.
+
+    So it can be printed and stored. Who opens it is told that the name is not UTF-8.
+
+    Parameters
+    ----------
+    path : str
+        As the system gives it: bytes that are no UTF-8 stand in it as surrogates.
+
+    Examples
+    --------
+    >>> print(typed(os.fsdecode(b"in/b\xe9b\xe9's.npz")))
+    in/$'b\xe9b\xe9\'s'.npz
+    """
+    return "/".join(map(_typed_part, path.split("/")))
+
+
+def _typed_part(part: str) -> str:
+    raw = os.fsencode(part)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        stem, suffix = os.path.splitext(part)
+        stem, suffix = (stem, suffix) if suffix.isascii() else (part, "")
+        quoted = stem.replace("\\", "\\\\").replace("'", "\\'")
+        return f"$'{os.fsencode(quoted).decode('utf-8', 'backslashreplace')}'{suffix}"
+    return part
+
+
+def _untyped(path: str) -> str:
+    def part(match: re.Match[str]) -> str:
+        return _ESCAPE.sub(lambda each: chr(0xDC00 + int(each[1], 16)) if each[1] else each[2], match[1])
+
+    return _TYPED.sub(part, path)
 
 
 def is_folder(entry: os.DirEntry[str]) -> bool:
