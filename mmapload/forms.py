@@ -43,7 +43,7 @@ def checked_form(form: RaggedForm, fields: Sequence[FieldLayout]) -> RaggedForm:
     Raises
     ------
     ValueError
-        If there is no such form, or an entry of a batch would have the name of a field.
+        If there is no such form, a field cannot take it, or an entry of a batch would have the name of one.
     """
     if form not in FORMS:
         raise ValueError(f"ragged is one of {', '.join(FORMS)}, not {form!r}")
@@ -51,10 +51,11 @@ def checked_form(form: RaggedForm, fields: Sequence[FieldLayout]) -> RaggedForm:
     for field in fields:
         if not field.is_ragged:
             continue
-        if field.meaning is not None and field.meaning.dtype != "bfloat16":
+        if form != "list" and field.meaning is not None and field.meaning.dtype != "bfloat16":
             raise ValueError(
-                f"field {field.name!r} holds {field.values_name} in samples that differ in shape, which no "
-                "batch can have: leave it out by naming the others in fields"
+                f"field {field.name!r} holds {field.values_name}, for which torch has no type, and "
+                f"ragged={form!r} makes tensors: take ragged='list', which gives numpy arrays, or leave the "
+                "field out by naming the others in fields"
             )
         taken = next((name for name in added_names(field.name, form) if name in names), None)
         if taken is not None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Served", "sample_of", "served", "served_batch"]
 
-Served: TypeAlias = "torch.Tensor | npt.NDArray[Any] | list[str] | list[bytes]"
+Served: TypeAlias = "torch.Tensor | npt.NDArray[Any] | list[str] | list[bytes] | list[npt.NDArray[Any]]"
 """A field of a batch."""
 
 
@@ -53,7 +53,7 @@ def served(field: FieldLayout, stored: Any, form: RaggedForm = "list") -> Any:
     Tensor, ndarray, list of str, or list of bytes
         Over the memory of `stored`, but for the lists: tensors of numbers, bfloat16 included; numpy arrays of
         times, and of text where a sample has several; one text for each sample. Of a ragged field
-        `RaggedTensors`.
+        `RaggedTensors`, and of ragged times a list of numpy arrays.
 
     Examples
     --------
@@ -66,8 +66,9 @@ def served(field: FieldLayout, stored: Any, form: RaggedForm = "list") -> Any:
     """
     meaning = field.meaning
     if isinstance(stored, RaggedArray):
-        is_bfloat16 = meaning is not None and meaning.dtype == "bfloat16"
-        return RaggedTensors(stored, form, torch.bfloat16 if is_bfloat16 else None)
+        if meaning is not None and meaning.dtype != "bfloat16":
+            return [meaning.view(each) for each in stored]
+        return RaggedTensors(stored, form, None if meaning is None else torch.bfloat16)
     if meaning is None:
         return torch.from_numpy(stored)
     if meaning.dtype == "bfloat16":
@@ -94,6 +95,5 @@ def sample_of(batch: Served, position: int) -> Any:
     >>> sample_of(np.array(["2020-01-01", "NaT"], "M8[D]"), 0)
     SampleArray('2020-01-01', dtype='datetime64[D]')
     """
-    if isinstance(batch, np.ndarray):
-        return batch[position, ...].view(SampleArray)
-    return batch[position]
+    found = batch[position, ...] if isinstance(batch, np.ndarray) else batch[position]
+    return found.view(SampleArray) if isinstance(found, np.ndarray) else found

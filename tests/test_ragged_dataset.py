@@ -171,6 +171,36 @@ def test_what_cannot_be_served_is_refused(tmp_path):
         mmapload.ChunkDataset(store.path, ragged="pad")
 
 
+@pytest.mark.parametrize("codec", ["raw", "zstd"])
+def test_times_come_as_lists_of_numpy_arrays(tmp_path, codec):
+    given = [
+        {
+            "day": np.arange(length).astype("M8[s]"),
+            "spans": np.full((length % 3, 2), "NaT", "m8[ms]"),
+            "number": np.int64(number),
+        }
+        for number, length in enumerate(LENGTHS)
+    ]
+    store = mmapload.preprocess(given, tmp_path / "store", 2, ragged="auto", codec=codec, chunk_bytes=400)
+    dataset = mmapload.ChunkDataset(store.path)
+    assert all(same(dataset[number], wanted) for number, wanted in enumerate(given))
+    for workers in (0, 1):
+        batches = list(mmapload.ChunkDataLoader(dataset, 4, shuffle=True, num_workers=workers))
+        assert sorted(number for batch in batches for number in batch["number"].tolist()) == list(
+            range(len(given))
+        )
+        for batch in batches:
+            assert type(batch["day"][0]) is np.ndarray
+            parts = [dict(zip(batch, values, strict=True)) for values in zip(*batch.values(), strict=True)]
+            assert all(same(part, given[part["number"]]) for part in parts)
+    first = mmapload.ChunkDataset(store.path, transform=lambda each: {"day": each["day"][:0]})
+    assert next(iter(DataLoader(first, 3)))["day"].shape == (3, 0)
+    for form in ("pad", "nested"):
+        with pytest.raises(ValueError, match=r"'day' holds datetime64.s., .*take ragged='list'"):
+            mmapload.ChunkDataset(store.path, ragged=form)
+        assert len(mmapload.ChunkDataset(store.path, ["number"], ragged=form)) == len(given)
+
+
 def test_batches_are_of_one_bucket_of_lengths_by_the_recipe_of_the_page(tmp_path):
     page = Path(__file__).parents[1] / "docs" / "ragged.md"
     (code,) = re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
