@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -110,22 +111,42 @@ def is_there(pid: int) -> bool:
         return False
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="there is no /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_however_a_check_ends_no_process_of_it_stays(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C goes to every process of the terminal's group; kill -9 can be told to nobody."""
+@pytest.fixture
+def many(tmp_path: Path) -> Path:
+    """So many samples that processes read them, each of which takes a while."""
     first = tmp_path / "in" / "0.npz"
     first.parent.mkdir()
     first.write_bytes(npz_bytes({"x": np.zeros(4 << 20, "u1")}, deflate=True))
     for index in range(1, 2500):
         os.link(first, first.with_name(f"{index}.npz"))
-    command = [sys.executable, "-m", "mmapload", "check", str(first.parent), "--jobs", "2"]
+    return first.parent
+
+
+def begun(source: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """Begin to check a source; returns the process, and those that read for it."""
+    command = [sys.executable, "-m", "mmapload", "check", str(source), "--jobs", "2"]
     process = subprocess.Popen(
         command, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], start_new_session=True
     )
     while process.poll() is None and len(found := children(process.pid)) < 2:
         time.sleep(0.01)
     time.sleep(0.3)
+    return process, found
+
+
+def expect_gone(found: list[int]) -> None:
+    for _ in range(1000):
+        if not any(map(is_there, found)):
+            return
+        time.sleep(0.01)
+    pytest.fail("a process is still there")
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="there is no /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_however_a_check_ends_no_process_of_it_stays(many: Path, number: signal.Signals) -> None:
+    """Ctrl-C goes to every process of the terminal's group; kill -9 can be told to nobody."""
+    process, found = begun(many)
     os.killpg(process.pid, number)
     _, said = process.communicate(timeout=60)
     if number == signal.SIGINT:
@@ -133,11 +154,27 @@ def test_however_a_check_ends_no_process_of_it_stays(tmp_path: Path, number: sig
         assert "interrupted after " in said
         assert "of 2,500 samples; 0 of them cannot be read" in said
         assert "Traceback" not in said
-    for _ in range(1000):
-        if not any(map(is_there, found)):
+    expect_gone(found)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="there is no /proc")
+def test_a_second_ctrl_c_ends_a_check_at_once_and_no_process_of_it_stays(many: Path) -> None:
+    for _ in range(10):  # the first may have ended it before the second comes
+        process, found = begun(many)
+        assert process.stderr is not None
+        os.killpg(process.pid, signal.SIGINT)
+        while "Ctrl-C again stops at once" not in (line := process.stderr.readline()):
+            assert line, "it ended without a word"
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+        assert process.returncode == 130
+        assert "Traceback" not in said
+        expect_gone(found)
+        if "stopped at once" in said:
             return
-        time.sleep(0.01)
-    pytest.fail("a process is still there")
+        assert "interrupted after " in said
+    pytest.fail("no second Ctrl-C came in time")
 
 
 def test_parts_of_a_source_are_read_as_the_whole_is(tmp_path: Path) -> None:
