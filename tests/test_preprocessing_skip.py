@@ -235,3 +235,27 @@ def test_a_file_whose_name_is_not_utf8_is_a_bad_one_among_others(tmp_path: Path)
     lines = Path(skipped_path(str(tmp_path / "out"))).read_text().splitlines()
     assert len(store) == 5
     assert [(json.loads(line)["file"], json.loads(line)["cause"]) for line in lines] == faults
+
+
+def test_files_that_one_thread_reads_are_judged_and_named_in_the_same_way(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    source = tmp_path / "in"
+    source.mkdir()
+    for name, length in ((b"a.h5", 9), (b"b.h5", 3), (b"c.h5", 3), (b"d\xe9.h5", 3), (b"e\xe9.h5", 3)):
+        with h5py.File(tmp_path / "one.h5", "w") as file:
+            file["x"] = np.zeros(length)
+        try:
+            os.rename(tmp_path / "one.h5", os.path.join(os.fsencode(source), name))
+        except OSError:
+            pytest.skip("this file system has no names but UTF-8")
+    told = (
+        r"d\xe9'.h5: its name is not UTF-8: rename it; 1 other of 5 samples is bad too, .*e\xe9'.h5: the same"
+    )
+    with pytest.raises(SourceError, match=told.replace("\\", "\\\\")):
+        preprocess(source, tmp_path / "out", 2)
+    for name in (b"d\xe9.h5", b"e\xe9.h5"):
+        os.remove(os.path.join(os.fsencode(source), name))
+    with pytest.raises(
+        SourceError, match=r"a\.h5, member 'x': float64 \(9,\), expected float64 \(3,\), as in .*b\.h5"
+    ):
+        preprocess(source, tmp_path / "out", 2)

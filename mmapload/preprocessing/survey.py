@@ -13,6 +13,7 @@ from mmapload.preprocessing.headers import Expected, others_bad, schemas
 from mmapload.preprocessing.ragged import AUTO, survey_shapes
 from mmapload.preprocessing.usual import unlike_first, usual_sample
 from mmapload.preprocessing.widths import widened
+from mmapload.sources.badfiles import looked_at, others_told
 from mmapload.sources.grouped import grouped
 from mmapload.sources.samples import IterableSource
 from mmapload.writer.names import name_nbytes, names_nbytes
@@ -75,7 +76,11 @@ def survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | S
         if isinstance(source, IterableSource) or options.on_error == "skip" or opened.listing is None:
             raise
         index = next((each for each in range(len(source)) if source.describe(each) == error.file), None)
-        others = "" if index is None else others_bad(source, index, error, _expected(source, options, fill))
+        others = (
+            ""
+            if index is None
+            else others_bad(source, index, error, _expected(opened, source, options, fill))
+        )
         if not others:
             raise
         raise SourceError(error.file, error.member, f"{error.cause}; {others}") from error.__cause__
@@ -91,16 +96,25 @@ def _check_names(opened: OpenedSource, options: Options) -> None:
         return
     if options.on_error == "fail":
         misnamed = {os.path.join(listing.root, name) for name in listing.misnamed}
-        for index in range(len(source)):
-            if source.describe(index) in misnamed:
+        found = [index for index in range(len(source)) if source.describe(index) in misnamed]
+        try:
+            for index in found:
                 source.schema(index)
+        except SourceError as error:
+            if source.parallel:
+                raise  # the caller looks at all others
+            bad, of = {error.cause: found[1:]}, looked_at(len(source), len(source), "samples")
+            others = others_told(bad, error.cause, of, lambda other: source.name(other) or "")
+            raise SourceError(error.file, None, f"{error.cause}; {others}".removesuffix("; ")) from None
 
 
-def _expected(source: IndexedSource, options: Options, fill: Mapping[str, Number | StandIn]) -> Expected:
+def _expected(
+    opened: OpenedSource, source: IndexedSource, options: Options, fill: Mapping[str, Number | StandIn]
+) -> Expected:
     """Return what the first sound sample has, or most others if it is the odd one."""
     for index, schema in schemas(source, range(min(len(source), _LOOKED_AT))):
         if not isinstance(schema, SourceError):
-            return _expecting(_unless_odd(source, index, schema, options, fill)[1], options, fill)
+            return _expecting(_unless_odd(opened, source, (index, schema), options, fill)[1], options, fill)
     return Expected()
 
 
@@ -137,8 +151,8 @@ def _survey(opened: OpenedSource, options: Options, fill: Mapping[str, Number | 
         if samples == 0:
             raise SourceError("the source", None, "there is no sample in it")
         index, first = _first_schema(source, skip=skip)
-        if opened.listing is not None and not skip:
-            index, first = _unless_odd(source, index, first, options, fill)
+        if not skip:
+            index, first = _unless_odd(opened, source, (index, first), options, fill)
         numbers = {name for name, value in fill.items() if not isinstance(value, StandIn)}
         last = samples if opened.listing is not None else min(samples, index + _LOOKED_AT)
         later = _later_specs(
@@ -190,9 +204,9 @@ def _first_schema(source: IndexedSource, *, skip: bool) -> tuple[int, Mapping[st
 
 
 def _unless_odd(
+    opened: OpenedSource,
     source: IndexedSource,
-    index: int,
-    first: Mapping[str, ArraySpec],
+    first: tuple[int, Mapping[str, ArraySpec]],
     options: Options,
     fill: Mapping[str, Number | StandIn],
 ) -> tuple[int, Mapping[str, ArraySpec]]:
@@ -200,13 +214,14 @@ def _unless_odd(
 
     Then the first is told as the bad one, in place of all others, and no chunk is as large as it asks for.
     """
-    if not source.parallel or grouped(source) is not None:
-        return index, first
-    usual = None if index else unlike_first(source, first)
+    files = 0 if opened.listing is None else len(opened.listing)
+    if first[0] or not files or not (source.parallel or files == len(source)) or grouped(source) is not None:
+        return first
+    usual = unlike_first(source, first[1])
     if usual is None:
-        return index, first
-    own, other = (_expecting(schema, options, fill) for schema in (first, usual[1]))
-    return usual if own.fault(usual[1]) and other.fault(first) else (index, first)
+        return first
+    own, other = (_expecting(schema, options, fill) for _, schema in (first, usual))
+    return usual if own.fault(usual[1]) and other.fault(first[1]) else first
 
 
 def _heads(source: IndexedSource, indices: range) -> Sequence[int]:

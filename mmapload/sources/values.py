@@ -226,7 +226,7 @@ def store_sample(
         raise SourceError(
             where,
             None,
-            f"its fields are {_listed(names)}, expected {_listed(into)} as in the first sample; "
+            f"its fields are {_listed(names)}, expected {_listed(into)}; "
             f"{difference_advice(missing, extra, common, files=False)}",
         )
     for name, place in into.items():
@@ -235,9 +235,7 @@ def store_sample(
         array, found = take_array(sample, name, where)
         expected = ArraySpec(place.dtype, place.shape)
         if not expected.holds(found):
-            raise SourceError(
-                where, name, f"{found}, expected {expected} as in the first sample{_wider(found, expected)}"
-            )
+            raise SourceError(where, name, f"{found}, expected {expected}{_wider(found, expected)}")
         place[...] = array
     return absent
 
