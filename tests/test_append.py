@@ -376,6 +376,26 @@ def test_an_unfinished_append_of_other_samples_is_refused_and_given_up_on_demand
     assert sorted(os.listdir(tmp_path)) == ["in", "out"]
 
 
+@pytest.mark.parametrize("append", [False, True])
+def test_what_is_unfinished_says_where_its_samples_are_if_others_have_the_same_names(
+    tmp_path: Path, append: bool
+) -> None:
+    other, source = write_npz(tmp_path / "a", VALUES[:9]), write_npz(tmp_path / "b", VALUES[9:18])
+    if append:
+        preprocess(other, tmp_path / "out", 2, chunk_bytes=1)
+    good = (source / "s8.npz").read_bytes()
+    damage(source / "s8.npz")
+    with pytest.raises(SourceError):
+        preprocess(source, tmp_path / "out", 2, chunk_bytes=1, jobs=1, append=append)
+    (source / "s8.npz").write_bytes(good)
+    anew = "--append --overwrite" if append else "--overwrite"
+    words = f"begun with the samples in {source}/, and those in {other}/ are others: .* anew with {anew} "
+    with pytest.raises(StateMismatchError, match=words):
+        preprocess(other, tmp_path / "out", 2, chunk_bytes=1, append=append)
+    moved = source.rename(tmp_path / "c")  # the same samples in another place go on
+    assert len(preprocess(moved, tmp_path / "out", 2, chunk_bytes=1, append=append)) == 9 + 9 * append
+
+
 def test_an_append_that_is_killed_before_any_system_call_ends_as_if_undisturbed(tmp_path: Path) -> None:
     one = [{"x": value["x"]} for value in VALUES]
     source = write_npz(tmp_path / "in", one[3:6])

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mmapload.preprocessing.build import SkippedSample
     from mmapload.writer.workfolder import WorkFolder
 
-__all__ = ["AppendPlan", "appending_plan", "open_extension"]
+__all__ = ["AppendPlan", "appending_plan", "is_appendable", "open_extension"]
 
 
 def open_extension(target: str) -> Extension:
@@ -100,6 +100,15 @@ def _check_same(extension: Extension, plan: PreprocessPlan) -> dict[str, ArraySp
     return {field.name: schema[field.name] for field in layout.fields}
 
 
+def is_appendable(plan: PreprocessPlan) -> bool:
+    """Whether what a plan would write can be appended to the finished store at its place."""
+    try:
+        _check_same(open_extension(plan.out), plan)
+    except MmaploadError:
+        return False
+    return True
+
+
 @dataclass(frozen=True, slots=True)
 class AppendPlan(PreprocessPlan):
     """What will be appended to a finished store.
@@ -120,6 +129,11 @@ class AppendPlan(PreprocessPlan):
         if self.extension is None:
             raise AssertionError("a plan to append to nothing")
         return self.extension
+
+    @property
+    def anew(self) -> str:
+        """The options that give up what is unfinished; the second alone would replace the store."""
+        return "--append --overwrite (append=True, overwrite=True)"
 
     @property
     def has_names(self) -> bool:

@@ -164,6 +164,11 @@ class PreprocessPlan:
         return cast("StreamSource", self.source)
 
     @property
+    def anew(self) -> str:
+        """The options that give up what is unfinished."""
+        return "--overwrite (overwrite=True)"
+
+    @property
     def has_names(self) -> bool:
         """Whether the source names its samples."""
         return self.names_bytes > 0

@@ -40,9 +40,7 @@ __all__ = [
     "write_source_names",
 ]
 
-_ADVICE: Final = (
-    "restore it to continue the unfinished store, or start anew with --overwrite (overwrite=True)"
-)
+_FROM: Final = "from"
 
 _MOST_SHOWN: Final = 400
 _LONGEST_NAME: Final = 2**24
@@ -55,6 +53,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
     return {
         "version": 1,
         "kind": plan.source.kind,
+        _FROM: _place_of(plan),
         "resumable": plan.samples is not None,
         "samples": None if options.samples == "files" else options.samples,
         "take": options.take,
@@ -72,6 +71,38 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
     }
 
 
+def _place_of(plan: PreprocessPlan) -> str:
+    """Return what the names of a source's samples are relative to; empty where they have none.
+
+    A source may be moved and the store continued, so it does not decide; but it says why samples differ.
+    """
+    if plan.samples is None:
+        return ""
+    last = len(plan.indexed) - 1  # the first may be the store's, to which samples are appended
+    name = plan.indexed.name(last)
+    described = plan.indexed.describe(last)
+    return described.removesuffix(name) if name and described.endswith(name) else ""
+
+
+def _advised(plan: PreprocessPlan) -> str:
+    return f"restore it to continue the unfinished store, or start anew with {plan.anew}"
+
+
+def _check_place(plan: PreprocessPlan, journal: str) -> None:
+    """Compare where the samples lie with where they lay, when others are found to be in them.
+
+    Raises
+    ------
+    StateMismatchError
+        If they lie elsewhere; names both places.
+    """
+    saved, current = read_journal(journal)[0][0].get(_FROM), _place_of(plan)
+    if saved and current and saved != current:
+        what = f"was begun with the samples in {saved}, and those in {current} are others"
+        advice = f"give the first to continue it, or start anew with {plan.anew}"
+        raise _mismatch(plan.out, f"{what}: {advice}", str(saved), current)
+
+
 def check_options(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) -> None:
     """Compare a journal's beginning with this plan.
 
@@ -84,18 +115,19 @@ def check_options(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) ->
     if not (current["resumable"] and saved.get("resumable")):
         raise _mismatch(
             plan.out,
-            "was begun, and samples from an iterable cannot be taken up again: start anew with --overwrite "
-            "(overwrite=True)",
+            f"was begun, and samples from an iterable cannot be taken up again: start anew with {plan.anew}",
             str(saved.get("kind")),
             plan.source.kind,
         )
     for name in current:
         # As text, in which -0.0 is not 0.0, and the order of fields counts.
-        if json.dumps(saved.get(name)) != json.dumps(current[name]):
-            what = f"was begun with another {name.replace('_', ' ')}; {_ADVICE}"
+        if name != _FROM and json.dumps(saved.get(name)) != json.dumps(current[name]):
+            what = f"was begun with another {name.replace('_', ' ')}; {_advised(plan)}"
             raise _mismatch(plan.out, what, _shown(saved.get(name)), _shown(current[name]))
     if plan.options.on_error == "fail" and any("skip" in entry for entry in entries):
-        raise _mismatch(plan.out, f"has left out bad samples; {_ADVICE}", "on_error skip", "on_error fail")
+        raise _mismatch(
+            plan.out, f"has left out bad samples; {_advised(plan)}", "on_error skip", "on_error fail"
+        )
 
 
 def _shown(value: Any) -> str:
@@ -122,7 +154,7 @@ def replay(build: Build, entries: Sequence[Mapping[str, Any]]) -> None:
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         what = (
             f"has a journal, {build.work.journal}, that is damaged: remove {build.work.path}, or start anew "
-            "with --overwrite (overwrite=True)"
+            f"with {build.plan.anew}"
         )
         now = f"{len(build.source):,} samples in {build.plan.chunks:,} chunks"
         raise _mismatch(build.plan.out, what, str(error), now) from None
@@ -160,7 +192,8 @@ def check_names(plan: PreprocessPlan, path: str) -> None:
             saved = (line.rstrip(b"\n").decode("ascii", "backslashreplace") for line in lines)
         for index, (then, now) in enumerate(zip_longest(saved, names, fillvalue="none")):
             if then != now:
-                what = f"was begun with another sample {index}, or another number of them; {_ADVICE}"
+                _check_place(plan, os.path.join(partial_path(plan.out), "journal"))
+                what = f"was begun with another sample {index}, or another number of them; {_advised(plan)}"
                 raise _mismatch(plan.out, what, then, now)
 
 
@@ -202,7 +235,8 @@ def check_source(build: Build) -> None:
         found = [_digest(source, index) for index in indices]
     for index, saved, now in sorted(zip(indices, expected, found, strict=True)):
         if saved != now:
-            what = f"holds a {source.describe(index)} that has changed since; {_ADVICE}"
+            _check_place(build.plan, build.work.journal)
+            what = f"holds a {source.describe(index)} that has changed since; {_advised(build.plan)}"
             raise _mismatch(build.plan.out, what, saved or "unreadable", now or "unreadable")
     _check_contents(build)
 
@@ -219,7 +253,9 @@ def _check_contents(build: Build) -> None:
         except SourceError:
             now = {}
         if now != done.sums:
-            what = f"holds samples from {many.describe(indices[0])} on that have changed since; {_ADVICE}"
+            _check_place(build.plan, build.work.journal)
+            first = many.describe(indices[0])
+            what = f"holds samples from {first} on that have changed since; {_advised(build.plan)}"
             raise _mismatch(build.plan.out, what, f"sums {done.sums}", f"sums {now}")
 
 
