@@ -154,7 +154,8 @@ def test_a_selection_that_makes_no_sense_is_refused(fields: object) -> None:
 
 
 def test_field_names_that_a_store_cannot_have_are_refused_with_the_renaming_to_type(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--fields enc//W=enc__W.*all of them in one option: --fields [^ ]*enc//W=enc__W"):
+    one_option = r"--fields enc//W=enc__W.*all of them in one option: --fields [^ ]*enc//W=enc__W"
+    with pytest.raises(ValueError, match=one_option):
         preprocess([{"x": 1, "enc//W": 2}], tmp_path / "out", 1)
     assert os.listdir(tmp_path) == []
 
