@@ -207,19 +207,34 @@ def test_the_same_command_over_a_finished_store_says_that_it_is_stale(tmp_path: 
         return str(caught.value)
 
     made = mmapload.preprocess(source, out, 4)
-    assert "made of these very samples" in told()
+    assert "made of these very samples: give another name, or --overwrite" in told()
     assert "another batch size, 4 and not 2" in told(2)
     assert "another dtype of x, float32 and not float16" in told(cast="x=float16")
     assert "another codec of x, raw and not zstd" in told(codec="zstd")
     assert "another set of fields" in told(fields="x")
     kept_time(source / "s3.npz", lambda: put_npz(source, "s3.npz", x=numbered(33), id=np.int64(3)))
-    assert "contents have changed since: it is STALE" in told()
+    assert "contents have changed since: it is STALE: give --overwrite" in told()
     again = mmapload.preprocess(source, out, 4, overwrite=True)
     assert ChunkDataset(out)[3]["x"][0, 0] == 3300
     assert again.fingerprint == made.fingerprint  # of the layout: states of training are still good
     (source / "s7.npz").unlink()
     put_sound(source, [12])
-    assert "(s7.npz no longer there, s12.npz not in it): it is STALE" in told()
+    assert "(s7.npz no longer there, s12.npz not in it): it is STALE: give --overwrite" in told()
+
+
+def test_an_append_is_offered_where_it_is_accepted_and_adds_no_sample_twice(tmp_path: Path) -> None:
+    source, other, out = tmp_path / "in", tmp_path / "other", tmp_path / "out"
+    put_sound(source, range(4))
+    put_sound(other, range(4, 8))
+    mmapload.preprocess(source, out, 4)
+    for samples, batch_size, offered in ((source, 4, False), (other, 2, False), (other, 4, True)):
+        with pytest.raises(MmaploadError, match="is a finished store") as caught:
+            mmapload.preprocess(samples, out, batch_size)
+        assert ("--append" in str(caught.value)) == offered
+    put_sound(source, [4])  # the four that are there would be appended too
+    with pytest.raises(MmaploadError, match=r"s4\.npz not in it") as caught:
+        mmapload.preprocess(source, out, 4)
+    assert "--append" not in str(caught.value)
 
 
 @pytest.mark.parametrize("samples", ["files", "rows"])

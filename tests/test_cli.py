@@ -734,6 +734,36 @@ def test_a_store_that_claims_more_than_any_memory_is_an_error(store, capsys, com
     assert printed + told
 
 
+def test_a_store_that_cannot_be_written_is_refused_before_the_source_is_looked_at(tmp_path, capsys):
+    closed = tmp_path / "closed"
+    closed.mkdir(0o555)
+    if os.access(closed, os.W_OK):  # root may write everywhere but on what is read-only
+        closed = Path("/proc/sys")
+    if os.access(closed, os.W_OK):
+        pytest.skip("there is no folder that this user cannot write to")
+    assert main(["preprocess", "no source", f"{closed}/new/out", "--batch-size", "2", "--dry-run"]) == 1
+    assert f"{closed} cannot be written: give OUT in a folder that can be" in one_error(capsys)
+
+
+def test_a_store_that_is_not_named_last_is_told_of(source, out, capsys):
+    assert main(["preprocess", source, out, source, "--batch-size", "2"]) == 1
+    assert f"the last path is OUT, where the store goes; to make it at {out}, name that last" in one_error(
+        capsys
+    )
+    assert main(["preprocess", f"{source}/no.npz", out, "--batch-size", "2"]) == 1
+    assert "OUT" not in one_error(capsys)
+
+
+def test_rows_that_were_taken_for_one_sample_are_told_of_at_the_end(tmp_path, out, capsys):
+    np.savez(tmp_path / "rows.npz", x=np.zeros((100, 3)), y=np.zeros(100))
+    assert main(["preprocess", f"{tmp_path}/rows.npz", out, "--batch-size", "2"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(
+        "WARNING: each file was taken for one sample; all arrays of the first file have 100 "
+    )
+    assert "--samples rows" in last
+
+
 def test_what_an_unfinished_store_was_begun_with_is_said_before_a_plan_that_is_refused(source, out, capsys):
     with open(f"{source}/z.npz", "wb") as file:
         file.write(b"PK")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from mmapload.cli.interrupts import interruptible
 from mmapload.cli.parsing import UsageError, counting_number, size, whole_number
 from mmapload.cli.waiting import telling
-from mmapload.errors import MmaploadError, printable
+from mmapload.errors import MmaploadError, SourceError, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -201,7 +202,23 @@ def _plan(sources: list[str], out: str, arguments: argparse.Namespace) -> Prepro
             optional=arguments.optional,
             cast=arguments.cast,
         )
+    except SourceError as error:
+        if not _is_out_elsewhere(sources, out, error.file):
+            raise
+        what = "the last path is OUT, where the store goes"
+        hint = f"to make it at {sources[-1]}, name that last, not {out}"
+        cause, _, _ = error.cause.partition(":")
+        raise SourceError(error.file, error.member, f"{cause}: {what}; {hint}") from None
     except MmaploadError:
         raise
     except ValueError as error:  # an option that does not fit the others, or the source
         raise UsageError(str(error)) from error
+
+
+def _is_out_elsewhere(sources: list[str], out: str, missing: str) -> bool:
+    """Whether the store to be is likely the source named last, and what stands in its place a source."""
+    from mmapload.writer.workfolder import is_store
+
+    if not sources or os.path.abspath(sources[-1]) != missing or os.path.lexists(missing):
+        return False
+    return os.path.isdir(out) and bool(os.listdir(out)) and not is_store(out)

@@ -53,6 +53,9 @@ def _lines(plan: PreprocessPlan, result: PreprocessResult) -> Iterator[str]:
         yield f"skipped {plan.passed_over} of the source"
     if result.skipped:
         yield from _left_out(result)
+    if plan.likeness:
+        again = "" if isinstance(plan, AppendPlan) else ", and --overwrite"
+        yield f"WARNING: each file was taken for one sample; {plan.likeness}{again}"
 
 
 def _spent(plan: PreprocessPlan, result: PreprocessResult) -> str:

@@ -14,14 +14,14 @@ from mmapload.fieldnames import check_field_names, renaming_all
 from mmapload.layout import CORE_DTYPES
 from mmapload.metadata import MAX_LENGTH
 from mmapload.notes import note_of
-from mmapload.preprocessing.appending import appending_plan, open_extension
+from mmapload.preprocessing.appending import appending_plan, is_appendable, open_extension
 from mmapload.preprocessing.fill import check_fill
 from mmapload.preprocessing.opening import open_source, parse_fields
 from mmapload.preprocessing.optional import check_optional, with_masks, with_optional
 from mmapload.preprocessing.pieces import with_pieces
 from mmapload.preprocessing.plan import OnError, Options, PreprocessPlan, Samples
 from mmapload.preprocessing.ragged import check_ragged
-from mmapload.preprocessing.staleness import what_changed
+from mmapload.preprocessing.staleness import has_some, what_changed
 from mmapload.preprocessing.survey import survey
 from mmapload.sizes import format_size, parse_size
 from mmapload.sources.casting import check_casts, parse_casts
@@ -93,6 +93,9 @@ def make_plan(
     )
     wanted = None if jobs is None else _positive("jobs", jobs)
     target = _target(out)
+    finished = is_store(target) and not (overwrite or append)
+    if not finished:
+        _check_writable(os.path.dirname(target))
     extension = open_extension(target) if append else None
     wanted_fill = check_fill(with_optional(fill, options.optional), chosen)
     opened = open_source(
@@ -111,7 +114,6 @@ def make_plan(
         opened = opened.take(taken)
     if options.cast:
         opened = replace(opened, source=cast_source(opened.source, options.cast))
-    finished = is_store(target) and not (overwrite or append)
     check_target(target, overwrite=overwrite or finished, append=append)
     if opened.listing is not None:
         _check_apart(target, opened.listing)
@@ -143,7 +145,8 @@ def make_plan(
     )
     plan = with_pieces(plan)
     if finished:
-        raise _finished(target, what_changed(plan))
+        changed = what_changed(plan)
+        raise _finished(target, changed, append=is_appendable(plan) and not has_some(plan))
     plan = plan if extension is None else appending_plan(plan, extension)
     _check_chunks(plan)
     wanted = wanted or _default_jobs(plan.memory_bytes)
@@ -180,6 +183,14 @@ def _target(out: StrPath) -> str:
             f"give one of at most {_LONGEST_NAME} bytes"
         )
     return path
+
+
+def _check_writable(folder: str) -> None:
+    """Refuse a folder in which no store can be made, before a source is looked through for it."""
+    there = _existing_folder(folder)
+    own = os.access in os.supports_effective_ids
+    if not os.access(there, os.W_OK | os.X_OK, effective_ids=own):
+        raise MmaploadError(f"{there} cannot be written: give OUT in a folder that can be")
 
 
 def _positive(name: str, value: int) -> int:
@@ -232,12 +243,14 @@ def check_target(out: str, *, overwrite: bool, append: bool = False) -> None:
         raise _finished(out)
 
 
-def _finished(out: str, changed: str = "") -> MmaploadError:
+def _finished(out: str, changed: str = "", *, append: bool = False) -> MmaploadError:
+    """Say what can be done; an append only where it is accepted, and adds nothing that is there already."""
     what = f", {changed}" if changed else ""
-    return MmaploadError(
-        f"{out} is a finished store{what}: give another name, --append (append=True) to add these samples to "
-        "it, or --overwrite (overwrite=True) to replace it"
-    )
+    ways = ["--append (append=True) to add these samples to it"] if append else []
+    ways = ["another name", *ways, "--overwrite (overwrite=True) to replace it"]
+    if changed.endswith("STALE"):
+        ways.reverse()
+    return MmaploadError(f"{out} is a finished store{what}: give {', '.join(ways[:-1])}, or {ways[-1]}")
 
 
 def _check_apart(out: str, listing: Listing) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mmapload.sources.grouped import Sums
     from mmapload.store import Store
 
-__all__ = ["added_contents", "contents_of", "what_changed"]
+__all__ = ["added_contents", "contents_of", "has_some", "what_changed"]
 
 _TOLD_EVERY: Final = 1000
 _UNREADABLE: Final = bytes(DIGEST_BYTES)
@@ -73,6 +73,14 @@ def what_changed(plan: PreprocessPlan) -> str:
         return _options_changed(plan, store) or _samples_changed(plan, store)
     except MmaploadError as error:
         return f"which cannot be read: {error}"
+
+
+def has_some(plan: PreprocessPlan) -> bool:
+    """Whether the finished store at a plan's place has samples by the names of any of the plan's."""
+    store = open_store(plan.out)
+    if plan.samples is None or not store.layout.has_names:
+        return False
+    return not set(read_names(store.path, len(store))).isdisjoint(_names_of(plan))
 
 
 def _options_changed(plan: PreprocessPlan, store: Store) -> str:
