@@ -190,7 +190,9 @@ def _check_writable(folder: str) -> None:
     there = _existing_folder(folder)
     own = os.access in os.supports_effective_ids
     if not os.access(there, os.W_OK | os.X_OK, effective_ids=own):
-        raise MmaploadError(f"{there} cannot be written: give OUT in a folder that can be")
+        fixed = os.statvfs(there).f_flag & os.ST_RDONLY
+        why = "is on a read-only file system" if fixed else "may not be written by this user"
+        raise MmaploadError(f"{there} {why}: give OUT in a folder that can be written")
 
 
 def _positive(name: str, value: int) -> int:
