@@ -53,7 +53,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
     return {
         "version": 1,
         "kind": plan.source.kind,
-        _FROM: _place_of(plan),
+        **({_FROM: place} if (place := _place_of(plan)) else {}),
         "resumable": plan.samples is not None,
         "samples": None if options.samples == "files" else options.samples,
         "take": options.take,
