@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
 __all__ = ["absent_fields", "difference_advice", "fill_advice", "selection_advice"]
 
+_LONGEST_TYPED: Final = 100
+"""Characters of a name that is part of an option to type, at most."""
+
 _MOST_TYPED: Final = 8
 """Names in an option that is to be typed."""
 
@@ -119,7 +122,7 @@ def selection_advice(absent: Mapping[str, str], found: Collection[str], asked: C
     """
     swapped = {old: new for old, new in absent.items() if new in found}
     others = [new for old, new in absent.items() if old not in swapped]
-    unasked = [name for name in found if name not in asked] if asked else []
+    unasked = [name for name in found if name not in asked and len(name) <= _LONGEST_TYPED] if asked else []
     parts = []
     if swapped:
         turned = ",".join(f"{new}={old}" for old, new in swapped.items())
