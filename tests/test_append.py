@@ -163,13 +163,15 @@ def test_the_command_says_what_it_will_do_and_does_it(tmp_path: Path, capsys: An
     out = str(tmp_path / "out")
     assert main(["preprocess", str(one), out, "--batch-size", "2", "--quiet"]) == 0
     command = ["preprocess", str(other), out, "--batch-size", "2", "--append"]
+    assert main(command[:-1]) == 1
+    assert "--append" in capsys.readouterr().err
     assert main([*command, "--dry-run"]) == 0
     assert "npz, appended to 11 samples: 12 samples" in capsys.readouterr().out
     assert main(command) == 0
     assert "23 samples in" in capsys.readouterr().out
     assert main(["verify", out]) == 0
-    assert main(["preprocess", str(other), out, "--batch-size", "2"]) == 1
-    assert "--append" in capsys.readouterr().err
+    assert main(command[:-1]) == 1
+    assert "--append" not in capsys.readouterr().err, "they would come twice"
 
 
 def test_a_saved_state_of_the_store_as_it_was_is_refused_and_says_that_samples_may_have_come(
