@@ -53,9 +53,8 @@ class Joined:
 
     def in_order(self, order: npt.NDArray[np.int64] | slice) -> Copies:
         """Return what is to be copied when samples come in this order, which is that of chunks and rows."""
-        lows, lengths = self._lows, self._lengths
         into = self.array.values.view(np.uint8)
-        return Copies(into, self._begins[order], lows[order], lengths[order])
+        return Copies(into, self._begins[order], self._lows[order], self._lengths[order])
 
     def copy_all(self, addresses: npt.NDArray[np.int64]) -> None:
         """Copy all samples; the values of each one's chunk begin at an address."""
