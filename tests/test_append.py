@@ -349,6 +349,30 @@ def test_where_an_append_was_given_up_in_its_last_step_another_begins(
     assert step > 10
 
 
+@pytest.mark.parametrize("step", [None, 0, 3, 8])
+def test_an_append_begun_over_another_store_never_goes_on_over_the_one_that_took_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int | None
+) -> None:
+    """Samples of the first one's last chunk are in the unfinished work, and its checksums in the lists."""
+    for name, values in ("out", VALUES[:5]), ("other", VALUES[5:10]):
+        preprocess(values, tmp_path / name, 2, chunk_bytes=70)
+    new = list(VALUES[10:20])
+    if step is None:
+        with pytest.raises(SourceError):
+            preprocess([*new[:-1], {}], tmp_path / "out", 2, jobs=1, append=True)
+    else:
+        assert cut_off(monkeypatch, step, new, tmp_path / "out", 2)
+    (tmp_path / "out").rename(tmp_path / "kept")
+    (tmp_path / "other").rename(tmp_path / "out")
+    before = tree(tmp_path / "out")
+    with pytest.raises(StateMismatchError, match="begun over another store: put that back, or start anew"):
+        preprocess(new, tmp_path / "out", 2, append=True)
+    assert tree(tmp_path / "out") == before
+    store = preprocess(new, tmp_path / "out", 2, append=True, overwrite=True)
+    assert np.array_equal(stored(store, "x"), [value["x"] for value in [*VALUES[5:10], *new]])
+    assert not any(store.verify())
+
+
 def test_an_append_that_fails_on_a_bad_sample_goes_on_where_it_stopped(tmp_path: Path) -> None:
     preprocess(CountedSource(11), tmp_path / "out", 2, chunk_bytes=32)
     before = tree(tmp_path / "out")

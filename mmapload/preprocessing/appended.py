@@ -5,6 +5,7 @@ So an append fills, writes and resumes whole chunks like any other run.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from mmapload.order.bijection import bijection
 from mmapload.order.philox import Purpose, stream_key
+from mmapload.reserved import checksums_array, read_elements
 from mmapload.sources import ArraySpec
 
 if TYPE_CHECKING:
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from mmapload.sources import IndexedSource, StreamSource
     from mmapload.store import Store
 
-__all__ = ["AppendedSource", "AppendedStream", "Extension"]
+__all__ = ["AppendedSource", "AppendedStream", "Extension", "store_of"]
 
 _WRITING_LANE: Final = 2**32 - 1
 """Keeps the order of writing apart from every epoch's order, as in `build`."""
@@ -63,6 +65,27 @@ class Extension:
         rows: npt.NDArray[Any] = self.store.read_chunk(name, self.first_chunk)[: self.rows]
         return rows
 
+    def contents(self) -> str:
+        """Return what tells the samples that are here from all others, also while new ones are put in place.
+
+        Raises
+        ------
+        ChunkError
+            If the last chunk or the list of checksums is missing or damaged.
+        """
+        layout, found = self.store.layout, hashlib.sha256()
+        if layout.has_checksums and self.first_chunk:
+            listed = checksums_array(len(layout.fields))
+            found.update(read_elements(self.store.path, listed, 0, self.first_chunk))
+        for name in self.store.fields if self.rows else ():
+            found.update(np.ascontiguousarray(self.held(name)))
+        return found.hexdigest()
+
+
+def store_of(source: IndexedSource | StreamSource) -> str:
+    """Return what tells the store that a source's samples are appended to; empty if to none."""
+    return source.extension.contents() if isinstance(source, (AppendedSource, AppendedStream)) else ""
+
 
 def _kind(extension: Extension, kind: str) -> str:
     """Say what a source is, and of which append: a run that goes on compares it."""
@@ -85,7 +108,7 @@ class AppendedSource:
     def __init__(self, extension: Extension, source: IndexedSource, shuffle: int | None) -> None:
         self.kind = _kind(extension, source.kind)
         self.parallel = source.parallel
-        self._extension = extension
+        self.extension = extension
         self._source = source
         self._rows = extension.rows
         self._held: dict[str, npt.NDArray[Any]] = {}
@@ -107,20 +130,20 @@ class AppendedSource:
     def name(self, index: int) -> str | None:
         """Name the sample."""
         if index < self._rows:
-            return self._extension.store.sample_name(self._stored(index))
+            return self.extension.store.sample_name(self._stored(index))
         return self._source.name(self.original(index))
 
     def describe(self, index: int) -> str:
         """Say which sample this is."""
         if index < self._rows:
-            return f"sample {self._stored(index)} of {self._extension.store.path}"
+            return f"sample {self._stored(index)} of {self.extension.store.path}"
         return self._source.describe(self.original(index))
 
     def schema(self, index: int) -> dict[str, ArraySpec]:
         """Say what arrays a sample has."""
         if index < self._rows:
             return {
-                each.name: ArraySpec(each.dtype, each.shape) for each in self._extension.store.layout.fields
+                each.name: ArraySpec(each.dtype, each.shape) for each in self.extension.store.layout.fields
             }
         return self._source.schema(self.original(index))
 
@@ -133,7 +156,7 @@ class AppendedSource:
             self._held = {}
         for name, array in into.items():
             if name not in self._held:
-                self._held[name] = self._extension.held(name)
+                self._held[name] = self.extension.held(name)
             array[...] = self._held[name][index]
         if index == self._rows - 1:
             self._held = {}
@@ -146,7 +169,7 @@ class AppendedSource:
         return self._source.fingerprint(self.original(index))
 
     def _stored(self, index: int) -> int:
-        return self._extension.samples - self._rows + index
+        return self.extension.samples - self._rows + index
 
 
 class AppendedStream:
@@ -162,14 +185,14 @@ class AppendedStream:
 
     def __init__(self, extension: Extension, source: StreamSource) -> None:
         self.kind = _kind(extension, source.kind)
-        self._extension = extension
+        self.extension = extension
         self._source = source
 
     def __iter__(self) -> Iterator[Mapping[str, npt.NDArray[Any]]]:
         """Yield every sample once."""
-        names = self._extension.store.fields if self._extension.rows else ()
-        held = {name: self._extension.held(name) for name in names}
-        for row in range(self._extension.rows):
+        names = self.extension.store.fields if self.extension.rows else ()
+        held = {name: self.extension.held(name) for name in names}
+        for row in range(self.extension.rows):
             yield {name: values[row] for name, values in held.items()}
         del held
         yield from self._source

@@ -21,6 +21,7 @@ from mmapload.preprocessing.resume import (
     check_written,
     done_files,
     first_line,
+    is_same_store,
     replay,
     write_source_names,
 )
@@ -125,10 +126,9 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
             spent, began = Spent(), time.monotonic()
             layout, skipped, (stand_ins, odd), resumed = run(plan, work, progress, spent)
             seconds = dict(spent.seconds)
-            waiting = plan.jobs * (time.monotonic() - began) - sum(seconds.values())
-            seconds["waiting"] = max(0.0, waiting)
+            seconds["waiting"] = max(0.0, plan.jobs * (time.monotonic() - began) - sum(seconds.values()))
         except StateMismatchError:
-            if isinstance(plan, AppendPlan) and committed(read_journal(work.journal)[0]):
+            if isinstance(plan, AppendPlan) and _is_being_put_in_place(plan, read_journal(work.journal)[0]):
                 _finish_other(plan, work)
             raise
         finally:
@@ -181,7 +181,7 @@ def _run_indexed(
     entries, whole = read_journal(work.journal)
     build = _resumed(plan, work, entries, whole, progress) if entries else None
     if build is None:
-        build = _begun(plan, work)
+        entries, build = [], _begun(plan, work)
     build.spent = spent
     resumed = build.done_samples
     try:
@@ -285,7 +285,7 @@ def _run_stream(
 
 
 def _is_being_put_in_place(plan: PreprocessPlan, entries: Sequence[dict[str, Any]]) -> bool:
-    return isinstance(plan, AppendPlan) and committed(entries) > 0
+    return isinstance(plan, AppendPlan) and committed(entries) > 0 and is_same_store(plan, entries)
 
 
 def _finish(

@@ -10,6 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
 from mmapload.errors import SourceError, StateMismatchError
+from mmapload.preprocessing.appended import store_of
 from mmapload.preprocessing.build import DIGEST_BYTES, chunk_folders, digest_of
 from mmapload.preprocessing.entries import check_replayed, checked_entry
 from mmapload.preprocessing.gathering import many_of, sums_of
@@ -36,11 +37,13 @@ __all__ = [
     "check_written",
     "done_files",
     "first_line",
+    "is_same_store",
     "replay",
     "write_source_names",
 ]
 
 _FROM: Final = "from"
+_STORE: Final = "store"
 
 _MOST_SHOWN: Final = 400
 _LONGEST_NAME: Final = 2**24
@@ -52,6 +55,7 @@ def first_line(plan: PreprocessPlan) -> dict[str, Any]:
     options = plan.options
     return {
         "version": 1,
+        **({_STORE: store} if (store := store_of(plan.source)) else {}),
         "kind": plan.source.kind,
         **({_FROM: place} if (place := _place_of(plan)) else {}),
         "resumable": plan.samples is not None,
@@ -119,15 +123,24 @@ def check_options(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) ->
             str(saved.get("kind")),
             plan.source.kind,
         )
+    if not is_same_store(plan, entries):
+        what = f"was begun over another store: put that back, or start anew with {plan.anew}"
+        raise _mismatch(plan.out, what, str(saved.get(_STORE)), current[_STORE])
     for name in current:
         # As text, in which -0.0 is not 0.0, and the order of fields counts.
-        if name != _FROM and json.dumps(saved.get(name)) != json.dumps(current[name]):
+        if name not in {_FROM, _STORE} and json.dumps(saved.get(name)) != json.dumps(current[name]):
             what = f"was begun with another {name.replace('_', ' ')}; {_advised(plan)}"
             raise _mismatch(plan.out, what, _shown(saved.get(name)), _shown(current[name]))
     if plan.options.on_error == "fail" and any("skip" in entry for entry in entries):
         raise _mismatch(
             plan.out, f"has left out bad samples; {_advised(plan)}", "on_error skip", "on_error fail"
         )
+
+
+def is_same_store(plan: PreprocessPlan, entries: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the store that samples are appended to, if any, holds what it held when a journal was begun."""
+    saved = entries[0].get(_STORE)
+    return saved is None or store_of(plan.source) in {"", saved}
 
 
 def _shown(value: Any) -> str:
