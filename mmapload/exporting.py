@@ -122,9 +122,7 @@ def export_store(store: Store, out: StrPath, progress: Progress | None = None) -
         progress.note("the samples' names are no names of different files: numbers are used instead")
     identity = contents_of(store)
     with WorkFolder(target) as work:
-        if os.path.lexists(work.journal):
-            what = f"{work.path} is an unfinished store"
-            raise MmaploadError(f"{what}: finish or remove it, or give another name")
+        work.expect_no(work.journal, "an unfinished store")
         begun = begun_from(work)
         done = Done(resumes=begun == identity)
         try:
@@ -140,11 +138,12 @@ def export_store(store: Store, out: StrPath, progress: Progress | None = None) -
             work.publish()
         except BaseException as error:
             told = done.interrupted(work, len(store))
-            damaged = isinstance(error, MmaploadError) and done.files > 0  # else there is too little room
-            if damaged or not (done.is_any and os.path.isdir(work.store)):
+            if not (done.is_any and os.path.isdir(work.store)):
                 work.discard()
             if isinstance(error, KeyboardInterrupt):
                 raise KeyboardInterrupt(told) from None
+            if done.is_any and isinstance(error, MmaploadError):
+                progress.note(told)
             raise
         finally:
             progress.close()

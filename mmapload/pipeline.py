@@ -6,6 +6,7 @@ calls cost more than the bytes.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -173,8 +174,9 @@ def prepared_in_threads(
     Raises
     ------
     WorkerError
-        If it takes longer.
+        If it takes longer, or if a forked child goes on with it: no threads are there.
     """
+    pid = os.getpid()
     waiting: SimpleQueue[Group | None] = SimpleQueue()
     threads = [
         threading.Thread(
@@ -192,10 +194,10 @@ def prepared_in_threads(
             waiting.put(coming[-1])
             if len(coming) > ahead:
                 coming[0].wait(timeout)
-                yield from _handed_over(coming.popleft().prepared)
+                yield from _handed_over(coming.popleft().prepared, pid)
         while coming:
             coming[0].wait(timeout)
-            yield from _handed_over(coming.popleft().prepared)
+            yield from _handed_over(coming.popleft().prepared, pid)
     except WorkerError:
         stalled = True
         raise
@@ -208,10 +210,15 @@ def prepared_in_threads(
                 thread.join()
 
 
-def _handed_over(prepared: deque[Prepared]) -> Iterator[Prepared]:
+def _handed_over(prepared: deque[Prepared], pid: int) -> Iterator[Prepared]:
     """Yield each batch without keeping it: its memory may be used again when the caller drops it."""
     while prepared:
         yield prepared.popleft()
+        if os.getpid() != pid:
+            raise WorkerError(
+                f"process {os.getpid()} was forked while process {pid} iterated over a loader, and goes on "
+                "with that iterator, whose threads it does not have: iterate over the loader anew in it"
+            )
 
 
 def _prepare_groups(

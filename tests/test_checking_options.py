@@ -129,7 +129,10 @@ def test_types_that_are_cast_may_differ_and_values_that_are_lost_are_faults(tmp_
         ({"fill": {"x": 1}, "ragged": "x"}, "fill: 'x' is ragged, so nothing says how many times"),
         ({"optional": "x"}, "optional: 'x_present' will say which samples have 'x'"),
         ({"cast": "nowhere=int8"}, "cast: there is no field 'nowhere' to cast to int8"),
-        ({"fields": "x,nowhere"}, "no sample has the array 'nowhere', which is selected"),
+        (
+            {"fields": "x,nowhere"},
+            "most samples have no array 'nowhere', which is selected: check its name; keep what some lack",
+        ),
     ],
 )
 def test_an_option_that_fits_no_sample_is_a_problem_as_it_is_an_error_in_preprocess(

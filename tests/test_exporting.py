@@ -213,13 +213,51 @@ def test_nothing_is_overwritten(tmp_path, store):
         mmapload.export(store, "")
 
 
-def test_a_damaged_chunk_leaves_nothing(tmp_path, store):
+def test_an_export_that_meets_a_damaged_chunk_goes_on_once_the_store_is_mended(tmp_path, store):
     path = store.chunk_path(store.field("x"), 1)
     with open(path, "r+b") as file:
-        file.write(b"\xff")
+        sound = file.read(1)
+        file.seek(0)
+        file.write(bytes([sound[0] ^ 1]))
     with pytest.raises(ChunkError, match="chunk 1 of field 'x'"):
         mmapload.export(store, tmp_path / "out")
-    assert sorted(os.listdir(tmp_path)) == ["store"]
+    assert sorted(os.listdir(tmp_path)) == [".out.partial", "store"]
+    there = tmp_path / ".out.partial" / "store"
+    kept = {name: os.stat(there / name).st_ino for name in os.listdir(there)}
+    assert kept
+    with open(path, "r+b") as file:
+        file.write(sound)
+    mmapload.export(store, tmp_path / "out")
+    assert kept.items() <= {name: os.stat(tmp_path / "out" / name).st_ino for name in kept}.items()
+    assert sorted(os.listdir(tmp_path)) == ["out", "store"]
+
+
+def test_something_that_came_to_be_at_the_target_meanwhile_takes_no_file_away(tmp_path, store):
+    class Intruding(SilentProgress):
+        def at(self, done: int) -> None:
+            if done == len(store):
+                (tmp_path / "out").write_text("mine")
+
+    with pytest.raises(MmaploadError, match="out is there already, and nothing is ever overwritten"):
+        export_store(store, tmp_path / "out", Intruding())
+    assert len(os.listdir(tmp_path / ".out.partial" / "store")) == len(store)
+    (tmp_path / "out").unlink()
+    mmapload.export(store, tmp_path / "out")
+    assert len(os.listdir(tmp_path / "out")) == len(store)
+
+
+def test_preprocessing_to_the_place_of_an_unfinished_export_is_refused_and_keeps_it(tmp_path, store):
+    partial = tmp_path / ".out.partial"
+    partial.mkdir()
+    (partial / "export").write_text("{}")
+    for source in ([{"x": 1}], ({"x": each} for each in range(3))):
+        with pytest.raises(MmaploadError, match=r"is an unfinished export: finish or remove it, or give"):
+            preprocess(source, tmp_path / "out", 1)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").touch()
+    with pytest.raises(MmaploadError, match="a folder with other things in it"):
+        preprocess([{"x": 1}], tmp_path / "out", 1)
+    assert (partial / "export").read_text() == "{}"
 
 
 def test_an_unfinished_store_in_the_place_is_kept(tmp_path, store):

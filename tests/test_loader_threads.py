@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import math
+import multiprocessing
 import os
 import threading
 import time
@@ -20,6 +21,7 @@ import torch
 from mmapload import ChunkDataLoader, ChunkDataset, ChunkError, WorkerError
 from mmapload.finishing import read_group
 from mmapload.pipeline import GROUP_BYTES, MOST_GROUPED, group_size
+from mmapload.preprocessing import preprocess
 from tests.numbered_samples import collate_numbers, damage, flat, numbers, numbers_of, write_store
 
 if TYPE_CHECKING:
@@ -413,3 +415,28 @@ def test_an_iteration_ended_by_the_collector_inside_of_a_thread_does_not_wait_fo
         thread.join(10)
     assert not batch_threads()
     assert cleared[0].startswith("mmapload-batch")
+
+
+@pytest.mark.parametrize("kind", ["fixed", "ragged", "compressed"])
+def test_a_forked_child_that_goes_on_with_its_parents_iterator_is_told_so(tmp_path: Path, kind: str) -> None:
+    samples = [{"number": np.full(1 + i % 3 if kind == "ragged" else 2, i)} for i in range(300)]
+    codec, ragged = "zstd" if kind == "compressed" else "raw", "number" if kind == "ragged" else None
+    preprocess(samples, tmp_path / "store", 4, chunk_bytes=4096, codec=codec, ragged=ragged)
+    loader = ChunkDataLoader(tmp_path / "store", 4, shuffle=True)
+    batches = iter(loader)
+    next(batches)
+    process = multiprocessing.get_context("fork").Process(target=go_on_in_child, args=(batches, loader))
+    process.start()
+    process.join(60)
+    process.kill()
+    assert process.exitcode == 0
+    assert len(list(batches)) == 74
+
+
+def go_on_in_child(batches: Any, loader: ChunkDataLoader) -> None:
+    with pytest.raises(
+        WorkerError, match=r"was forked while process \d+ iterated .* iterate over the loader anew"
+    ):
+        next(batches)
+    del batches
+    assert len(list(loader)) == 75

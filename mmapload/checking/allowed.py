@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from mmapload.sources import ArraySpec
+from mmapload.sources.absent import lacking_advice
 from mmapload.sources.samples import IterableSource
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ def problems_of(schema: Mapping[str, ArraySpec | Variety], allowed: Allowed) -> 
     if not schema:
         return []
     problems = [
-        f"no sample has the array {old!r}, which is selected: check its name"
+        f"most samples have no array {old!r}, which is selected: check its name; {lacking_advice([name])}"
         for old, name in new.items()
         if name not in schema and name not in allowed.lacking
     ]

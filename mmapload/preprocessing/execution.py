@@ -120,6 +120,7 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
         )
     _check_target(plan)
     with WorkFolder(plan.out) as work:
+        work.expect_no(work.export, "an unfinished export")
         _check_again(plan, work)
         try:
             run = _run_stream if plan.samples is None else _run_indexed
@@ -140,9 +141,7 @@ def execute(plan: PreprocessPlan, progress: Progress | None = None) -> Preproces
         else:
             found = open_store(work.store).layout
             if found != layout:
-                raise MmaploadError(
-                    f"{work.store} reads otherwise than it was written: {found}, not {layout}"
-                )
+                raise MmaploadError(f"{work.store} reads otherwise than written: {found}, not {layout}")
             write_skipped(plan.out, skipped)
             work.publish()
             if not skipped:

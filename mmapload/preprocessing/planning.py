@@ -250,7 +250,7 @@ def _finished(out: str, changed: str = "", *, append: bool = False) -> MmaploadE
     what = f", {changed}" if changed else ""
     ways = ["--append (append=True) to add these samples to it"] if append else []
     ways = ["another name", *ways, "--overwrite (overwrite=True) to replace it"]
-    if changed.endswith("STALE"):
+    if changed.endswith("STALE") and not append:
         ways.reverse()
     return MmaploadError(f"{out} is a finished store{what}: give {', '.join(ways[:-1])}, or {ways[-1]}")
 

@@ -77,10 +77,13 @@ def what_changed(plan: PreprocessPlan) -> str:
 
 def has_some(plan: PreprocessPlan) -> bool:
     """Whether the finished store at a plan's place has samples by the names of any of the plan's."""
-    store = open_store(plan.out)
-    if plan.samples is None or not store.layout.has_names:
-        return False
-    return not set(read_names(store.path, len(store))).isdisjoint(_names_of(plan))
+    try:
+        store = open_store(plan.out)
+        if plan.samples is None or not store.layout.has_names:
+            return False
+        return not set(read_names(store.path, len(store))).isdisjoint(_names_of(plan))
+    except MmaploadError:
+        return True  # none is known to be new
 
 
 def _options_changed(plan: PreprocessPlan, store: Store) -> str:
@@ -118,9 +121,8 @@ def _samples_changed(plan: PreprocessPlan, store: Store) -> str:
     then, now = Counter(read_names(store.path, len(store))), Counter(_names_of(plan))
     gone, new = then - now, now - then
     kept = {name: told for name, told in store.layout.source.items() if name in CONTENTS}
-    same = not kept or kept == _contents_now(plan)
     if not gone and len(store) == plan.samples - (skipped if isinstance(skipped, int) else 0):
-        if same:
+        if not kept or kept == _contents_now(plan):
             known = "" if kept else ", by their names: it does not keep what was in them"
             return f"made of these very samples{known}"
         return "made of samples by these names, of which the contents have changed since: it is STALE"

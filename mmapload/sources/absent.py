@@ -10,7 +10,7 @@ from mmapload.errors import shown
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-__all__ = ["absent_fields", "difference_advice", "fill_advice", "selection_advice"]
+__all__ = ["absent_fields", "difference_advice", "fill_advice", "lacking_advice", "selection_advice"]
 
 _LONGEST_TYPED: Final = 100
 """Characters of a name that is part of an option to type, at most."""
@@ -58,6 +58,17 @@ def fill_advice(fields: Iterable[str]) -> str:
     return f"where an array is missing, a value can stand in: {options} (fill={dict.fromkeys(named, 0)})"
 
 
+def lacking_advice(fields: Sequence[str]) -> str:
+    """Write what to do where samples lack fields.
+
+    Examples
+    --------
+    >>> print(lacking_advice(["flow"]))
+    keep what some lack, with a mask: --optional flow (optional=['flow']); where an array is missing, a value can stand in: --fill flow=0 (fill={'flow': 0})
+    """  # noqa: E501
+    return f"{_optional_advice(fields)}; {fill_advice(fields)}"
+
+
 def difference_advice(
     missing: Sequence[str], extra: Sequence[str], common: Sequence[str], *, files: bool = True
 ) -> str:
@@ -81,13 +92,11 @@ def difference_advice(
     if missing and extra:
         parts.append(_renaming(extra[0], missing[0], common, files=files))
     if common:
-        some = list(common[:_MOST_TYPED])
-        parts.append(f"take what all have: --fields {_typed(common)} (fields={some!r})")
-    differing = [*missing, *extra][:_MOST_TYPED]
-    option = _typed([*missing, *extra])
-    parts.append(f"keep what some lack, with a mask: --optional {option} (optional={differing!r})")
+        parts.append(f"take what all have: --fields {_typed(common)} (fields={_listed(common)})")
+    differing = [*missing, *extra]
+    parts.append(_optional_advice(differing))
     advice = "; or ".join(parts)
-    return advice if missing and extra else f"{advice}; {fill_advice(differing)}"
+    return advice if missing and extra else f"{advice}; {fill_advice(differing[:_MOST_TYPED])}"
 
 
 def _renaming(old: str, new: str, common: Sequence[str], *, files: bool) -> str:
@@ -97,6 +106,15 @@ def _renaming(old: str, new: str, common: Sequence[str], *, files: bool) -> str:
         return f"{one} give it one name in all samples"
     option = _typed([f"{old}={new}", *common])
     return f"{one} preprocess such files by themselves with --fields {option}, and the others with --append"
+
+
+def _optional_advice(fields: Sequence[str]) -> str:
+    return f"keep what some lack, with a mask: --optional {_typed(fields)} (optional={_listed(fields)})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Write names as a list in Python; one that is cut short cannot be taken for the whole."""
+    return f"[{', '.join([*map(repr, names[:_MOST_TYPED]), *['...'] * (len(names) > _MOST_TYPED)])}]"
 
 
 def _typed(names: Sequence[str]) -> str:
@@ -132,6 +150,7 @@ def selection_advice(absent: Mapping[str, str], found: Collection[str], asked: C
     if others:
         example = shlex.quote(f"{others[0]}=0:float32:4x256x448")
         parts.append(
-            f"{fill_advice(others)}; where no sample has it, with its dtype and shape, as in --fill {example}"
+            f"{lacking_advice(others)}; where no sample has it, with its dtype and shape, as in "
+            f"--fill {example}"
         )
     return "; ".join(parts)

@@ -123,6 +123,17 @@ class WorkFolder:
                     return fd
             os.close(fd)
 
+    def expect_no(self, mark: str, what: str) -> None:
+        """Refuse to go on where work of another kind has left its mark here, which is to be kept.
+
+        Raises
+        ------
+        MmaploadError
+            If there is something at the path `mark`.
+        """
+        if os.path.lexists(mark):
+            raise MmaploadError(f"{self.path} is {what}: finish or remove it, or give another name")
+
     def clear(self) -> None:
         """Remove everything but the lock; the journal first, which speaks of the others."""
         for entry in sorted(os.listdir(self.path), key=lambda entry: entry != "journal"):
