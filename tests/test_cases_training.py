@@ -78,6 +78,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -231,9 +232,21 @@ def test_an_append_is_offered_where_it_is_accepted_and_adds_no_sample_twice(tmp_
         with pytest.raises(MmaploadError, match="is a finished store") as caught:
             mmapload.preprocess(samples, out, batch_size)
         assert ("--append" in str(caught.value)) == offered
+    assert re.search("it is STALE: give another name, --append .*, or --overwrite", str(caught.value))
     put_sound(source, [4])  # the four that are there would be appended too
     with pytest.raises(MmaploadError, match=r"s4\.npz not in it") as caught:
         mmapload.preprocess(source, out, 4)
+    assert "--append" not in str(caught.value)
+
+
+def test_a_finished_store_whose_names_are_damaged_is_told_as_finished_and_damaged(tmp_path: Path) -> None:
+    put_sound(tmp_path / "in", range(4))
+    mmapload.preprocess(tmp_path / "in", tmp_path / "out", 4)
+    names = tmp_path / "out" / "__mmapload__" / "names" / "c.0"
+    found = names.read_bytes()
+    names.write_bytes(bytes([found[0] ^ 1]) + found[1:])
+    with pytest.raises(MmaploadError, match=r"is a finished store, which cannot be read: .*give ") as caught:
+        mmapload.preprocess(tmp_path / "in", tmp_path / "out", 4)
     assert "--append" not in str(caught.value)
 
 

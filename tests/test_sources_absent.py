@@ -46,7 +46,7 @@ def test_swapped_names_are_turned_and_only_other_fields_are_filled():
     )
     told = selection_advice({"frames": "images", "old": "my new"}, {"images"})
     assert told.startswith(
-        "fields are given as old=new: did you mean images=frames?; keep what some lack, with a mask: --optional 'my new' "
+        "fields are given as old=new: did you mean images=frames?; keep what some lack, with a mask: "
     )
     assert "--fill 'my new=0' (fill={'my new': 0})" in told
     assert told.endswith("--fill 'my new=0:float32:4x256x448'")
