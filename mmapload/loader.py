@@ -197,7 +197,8 @@ persistent_workers, pin_memory_device, in_order
             nbytes = chunks.batch_size * dataset.sample_nbytes
             global_batch = chunks.batch_size * chunks.sampler.num_replicas
             if self.batch_transform is None:  # a slow one would keep the others of its group back
-                self._grouped = group_size(nbytes, global_batch, dataset.geometry.chunk_length)
+                length, ragged = dataset.geometry.chunk_length, dataset.is_ragged
+                self._grouped = group_size(nbytes, global_batch, length, ragged=ragged)
             chunks.sampler.lag = (self._prefetch + 1) * self._grouped - 1
 
     def set_epoch(self, epoch: int) -> None:

@@ -34,11 +34,14 @@ THREADS: Final = 2
 GROUP_BYTES: Final = 2**20 - 1
 """Batches are grouped up to this size: bytes cost more than calls then; larger pieces are mapped, too."""
 
+RAGGED_BYTES: Final = 2**22
+"""Of samples that differ in shape: finding out where they lie takes longer than copying them."""
+
 MOST_GROUPED: Final = 32
 """Batches in a group, however small they are."""
 
 
-def group_size(batch_nbytes: int, global_batch: int, chunk_length: int) -> int:
+def group_size(batch_nbytes: int, global_batch: int, chunk_length: int, *, ragged: bool = False) -> int:
     """Return how many batches to read at a time.
 
     Parameters
@@ -48,13 +51,16 @@ def group_size(batch_nbytes: int, global_batch: int, chunk_length: int) -> int:
     global_batch, chunk_length : int
         Samples of all ranks in a step, and of a chunk. Groups that reach over more than a quarter of a
         chunk would keep chunks in memory longer than their window needs them.
+    ragged : bool
+        Whether samples differ in shape.
 
     Examples
     --------
     >>> group_size(2**18, 256, 65536), group_size(2**20, 32, 65536), group_size(1024, 32, 256)
     (3, 1, 2)
     """
-    return max(1, min(MOST_GROUPED, GROUP_BYTES // max(1, batch_nbytes), chunk_length // (4 * global_batch)))
+    most = (RAGGED_BYTES if ragged else GROUP_BYTES) // max(1, batch_nbytes)
+    return max(1, min(MOST_GROUPED, most, chunk_length // (4 * global_batch)))
 
 
 def thread_count(grouped: int, ahead: int) -> int:
