@@ -58,6 +58,8 @@ def group_size(batch_nbytes: int, global_batch: int, chunk_length: int, *, ragge
     --------
     >>> group_size(2**18, 256, 65536), group_size(2**20, 32, 65536), group_size(1024, 32, 256)
     (3, 1, 2)
+    >>> group_size(2**20, 32, 65536, ragged=True)
+    4
     """
     most = (RAGGED_BYTES if ragged else GROUP_BYTES) // max(1, batch_nbytes)
     return max(1, min(MOST_GROUPED, most, chunk_length // (4 * global_batch)))

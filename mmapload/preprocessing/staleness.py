@@ -76,14 +76,17 @@ def what_changed(plan: PreprocessPlan) -> str:
 
 
 def has_some(plan: PreprocessPlan) -> bool:
-    """Whether the finished store at a plan's place has samples by the names of any of the plan's."""
+    """Whether the finished store at a plan's place has samples by the names of any of the plan's.
+
+    True of a store that cannot be read: no sample is known to be new then.
+    """
     try:
         store = open_store(plan.out)
         if plan.samples is None or not store.layout.has_names:
             return False
         return not set(read_names(store.path, len(store))).isdisjoint(_names_of(plan))
     except MmaploadError:
-        return True  # none is known to be new
+        return True
 
 
 def _options_changed(plan: PreprocessPlan, store: Store) -> str:
